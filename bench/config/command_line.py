@@ -7,7 +7,7 @@ import shlex
 
 from bench.config import hosts, rules
 from bench.config.data_sets import DATA_SETS, OWN, data_kind
-from bench.config.fields import base_type, flag_of, variable_of
+from bench.config.fields import base_type, flag_of, in_words, variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, SECTIONS, RunConfig, names, when_not_given
 from bench.config.sections import COMPILE_MODES
@@ -15,6 +15,7 @@ from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
 
 ON_OFF = {"nargs": "?", "const": "1"}  # a switch, as argparse wants it: --quick, --quick=1, --quick=0
+OF_IMAGES = ("model", "data", "image_size", "augment", "target")  # a command's own defaults of these are for images
 
 
 class Default(str):
@@ -22,14 +23,13 @@ class Default(str):
 
 
 def given_options(args) -> dict[str, str]:
-    """The options that a person has given on a command line, with their values: neither those left open nor a command's
-    own defaults."""
+    """Option -> its text, of those that a person has given; a command's own defaults are not among them."""
     values = {name: getattr(args, name, None) for name in FIELDS}
     return {name: value for name, value in values.items() if value is not None and not isinstance(value, Default)}
 
 
 def parse_value(f: dataclasses.Field, text: str):
-    """The value of an option as written by a person. Raises UserError when it is not of the option's type."""
+    """The value of an option. Raises UserError when the text is not of the option's type."""
     kind = base_type(f)
     if kind is bool:
         if text.lower() in ("1", "true", "yes", "on"):
@@ -45,12 +45,9 @@ def parse_value(f: dataclasses.Field, text: str):
         raise UserError(f"{variable_of(f)}={text} is not a {word}") from None
 
 
-OF_IMAGES = ("model", "data", "image_size", "augment", "target")  # a command's own defaults of these are for images
-
-
 def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None, others: dict | None = None) -> None:
-    """Give a parser one flag for each option, a group for each part. Values stay text until ``from_arguments`` reads
-    them. own: option -> its default for this command. others: workload -> the same where that is what is trained."""
+    """Give a parser one flag for each option, a group for each section. Values stay text until ``from_arguments``. own:
+    option -> its default for this command. others: workload -> the same where that is what is trained."""
     own = own or {}
     parser.set_defaults(other_defaults=others or {})
     groups = {name: parser.add_argument_group(f"{section.__name__.lower()}: {section.__doc__}")
@@ -62,23 +59,17 @@ def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None, othe
         value = own.get(f.name, f.default)
         default = f" [{value}]" if value is not None and value is not False else ""
         switch = ON_OFF if base_type(f) is bool else {}
-        groups[f.name].add_argument(
-            flag_of(f),
-            dest=f.name,
-            metavar=variable_of(f),
-            default=Default(own[f.name]) if f.name in own else None,
-            help=f.metadata["help"] + choices + default,
-            **switch,
-        )
+        names_of = {"dest": f.name, "metavar": variable_of(f), "help": f.metadata["help"] + choices + default}
+        given = Default(own[f.name]) if f.name in own else None
+        groups[f.name].add_argument(flag_of(f), default=given, **names_of, **switch)
 
 
 def from_arguments(args: argparse.Namespace) -> RunConfig:
     """Read the flags that were given. Raises UserError naming the first bad one."""
-    suit(args)
+    set_workload_defaults(args)
     given, found = {}, with_hosts(args)
     for f in FIELDS.values():
-        text = found.get(f.name)
-        if text is None:
+        if (text := found[f.name]) is None:
             continue
         if f.name == "num_devices" and (ids := parse_gpu_ids(text)):
             alone = "," if len(ids) == 1 and ids[0].isdecimal() else ""  # which one, and not how many
@@ -90,8 +81,8 @@ def from_arguments(args: argparse.Namespace) -> RunConfig:
     return RunConfig(**given)
 
 
-def suit(args: argparse.Namespace) -> None:
-    """Where no images are trained on: a command's own defaults that suit those, in the place of the others."""
+def set_workload_defaults(args: argparse.Namespace) -> None:
+    """Where the examples are not images, replace a command's own defaults by those of the workload."""
     model, data = (value if not isinstance(value := getattr(args, name, None), Default) else None
                    for name in ("model", "data"))  # fmt: skip
     kind = data_kind(data)[0] if data else None
@@ -109,7 +100,7 @@ def suit(args: argparse.Namespace) -> None:
 
 def with_hosts(args: argparse.Namespace) -> dict[str, str | None]:
     """Option -> its text, with what the environment says of several machines. GPUS, where it is not given, is all that
-    HOSTS have, or as many as the mode can take of them. Raises UserError for HOSTS that cannot be read."""
+    HOSTS have and the mode can use."""
     found = {}
     for f in FIELDS.values():
         found[f.name] = getattr(args, f.name, None)
@@ -127,19 +118,15 @@ def with_hosts(args: argparse.Namespace) -> dict[str, str | None]:
     return found
 
 
-def in_words(f: dataclasses.Field, value) -> str:
-    """An option with a value, as a person types it for make: ``GPUS=4``."""
-    return f"{variable_of(f)}={int(value) if isinstance(value, bool) else value}"
-
-
 def make_command(config: RunConfig) -> str:
     """The make command that repeats this run: only what differs from the defaults is named."""
     options = [f for f in dataclasses.fields(config) if f.name != "label"]
     named = [f.metadata["within"] for f in options if getattr(config, f.name) is not None]
     left_out = ("out", *named)
-    words = [
-        f"{variable_of(f)}={shlex.quote(in_words(f, value).partition('=')[2])}"
-        for f in options
-        if (value := getattr(config, f.name)) not in (None, when_not_given(config, f)) and f.name not in left_out
-    ]
-    return " ".join(["make bench", *words])
+    words = ["make bench"]
+    for f in options:
+        value = getattr(config, f.name)
+        if value not in (None, when_not_given(config, f)) and f.name not in left_out:
+            name, _, text = in_words(f, value).partition("=")
+            words.append(f"{name}={shlex.quote(text)}")
+    return " ".join(words)

@@ -1,8 +1,5 @@
-"""The table of data sets: what must be known of one before any file is read. It imports no torch.
-
-To add a data set: write its file in its workload's folder, as in bench/workload/images, with a function ``load``, and
-add its line here.
-"""
+"""The table of data sets: what must be known of one before any file is read. It imports no torch. To add one: its
+file in its workload's folder, as in bench/workload/images, with a function ``load``, and its line here."""
 
 import re
 from dataclasses import dataclass
@@ -12,32 +9,23 @@ from bench.config import own
 
 @dataclass(frozen=True)
 class DataSetInfo:
-    """One line of the table.
+    """One line of the table."""
 
-    module: the file that loads it, in its workload's folder. workload: as in bench/config/workloads.py. image_size:
-    pixels per side unless given; None: by device, as for photographs. path: it is in a folder that the
-    user names, ``DATA=KIND:PATH``; otherwise it comes whole into memory. augment: random crops and flips where nobody
-    says otherwise. train_examples: how many there are, where that is known beforehand. validation: it has held-out
-    examples. loader: it is read by loader workers. classes: how many, where that is known beforehand. numbers: images
-    come as numbers, and not as bytes.
-    """
-
-    module: str
-    image_size: int | None = None
-    path: bool = False
-    augment: bool = True
-    train_examples: int | None = None
-    validation: bool = True
-    loader: bool = True
-    workload: str = "images"
-    classes: int | None = None
-    numbers: bool = False
+    module: str  # that loads it, in its workload's folder
+    image_size: int | None = None  # pixels per side unless given; None: by device, as for photographs
+    path: bool = False  # it is in a folder that the user names, DATA=KIND:PATH; otherwise it comes whole into memory
+    augment: bool = True  # random crops and flips by default
+    train_examples: int | None = None  # where that is known beforehand
+    validation: bool = True  # it has held-out examples
+    loader: bool = True  # it is read by loader workers
+    workload: str = "images"  # as in bench/config/workloads.py
+    classes: int | None = None  # where that is known beforehand
+    numbers: bool = False  # images come as numbers, and not as bytes
 
 
 DATA_SETS = {
-    "digits": DataSetInfo(  # 1797 less 360 held out
-        "digits", image_size=16, augment=False, train_examples=1437, classes=10, numbers=True
-    ),
+    # 1797 less 360 held out
+    "digits": DataSetInfo("digits", image_size=16, augment=False, train_examples=1437, classes=10, numbers=True),
     "synthetic": DataSetInfo("synthetic", augment=False, validation=False, loader=False, classes=1000, numbers=True),
     "fashionmnist": DataSetInfo("small_sets", image_size=28, classes=10),
     "cifar10": DataSetInfo("small_sets", image_size=32, classes=10),
@@ -52,22 +40,16 @@ IN_MEMORY = tuple(name for name, info in DATA_SETS.items() if not info.path)
 
 
 def choices() -> list[str]:
-    """What a person can write for DATA.
-
-    >>> choices()[-3:]
-    ['stdlib', 'a URL as s3://BUCKET/PREFIX', 'your own as FILE.py:FUNCTION']
-    """
+    """What a person can write for DATA."""
     named = [f"{name}:PATH" if info.path else name for name, info in DATA_SETS.items()]
     return [*named, URL, f"your own as {own.FORM}"]
 
 
 def data_kind(data: str) -> tuple[str, str]:
-    """What DATA names, as (kind, place); the kind of a URL is "url", that of a function of the user's "own".
+    """What DATA names, as (kind, place); a URL is of kind "url", a function of the user's of kind "own".
 
-    >>> data_kind("digits"), data_kind("tar:/data/imagenet"), data_kind("s3://bucket/flowers")
-    (('digits', ''), ('tar', '/data/imagenet'), ('url', 's3://bucket/flowers'))
-    >>> data_kind("mine/train.py:datasets")
-    ('own', 'mine/train.py:datasets')
+    >>> data_kind("digits"), data_kind("tar:/data/imagenet"), data_kind("mine/train.py:datasets")
+    (('digits', ''), ('tar', '/data/imagenet'), ('own', 'mine/train.py:datasets'))
     """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", data):  # two characters or more: C:// is a drive
         return "url", data

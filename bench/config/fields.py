@@ -1,8 +1,5 @@
-"""What an option is: a field of a section that knows its help, its choices and its range.
-
-The command line, the Makefile's variables, the checks, the keys by which records are compared and the manual are all
-made from this metadata: nothing else lists options.
-"""
+"""What an option is: a field of a section with its help, choices and range. The command line, the Makefile's variables,
+the checks, the keys by which records are compared and the manual are all made from this metadata."""
 
 import dataclasses
 from dataclasses import field
@@ -17,13 +14,12 @@ def option(
     default, help="", flag=None, choices=None, minimum=None, exclusive_minimum=None, path=False, trains=False,
     within=None, plain=None, variable=None,
 ):  # fmt: skip
-    """A field of a section.
+    """A field of a section. None is always allowed.
 
-    flag: its name for users, where that is not the field's. choices, minimum, exclusive_minimum: the values it takes;
-    None is always allowed. path: its value names a place on this machine. trains: it belongs to a training by epochs,
-    and a run that only times steps does without it. within: the option as whose value it is given, for one that has no
-    name of its own. plain: of an option that is chosen by the GPU, what it is on a CPU and with PLAIN=1. variable: of
-    the environment, whose value counts where the option is not given.
+    flag: its name for users, where that is not the field's. path: its value names a place on this machine. trains: only
+    a training by epochs has it. within: the option as whose value it is given, for one that has no name of its own.
+    plain: of an option that is chosen by the GPU, its value on a CPU and with PLAIN=1. variable: of the environment,
+    where the option is not given.
     """
     meta = {"help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
     meta |= {"path": path, "trains": trains, "within": within, "plain": plain, "variable": variable}
@@ -36,8 +32,12 @@ def flag_of(f: dataclasses.Field) -> str:
 
 
 def variable_of(f: dataclasses.Field) -> str:
-    """The Makefile's name of an option, used in messages: ``GPUS``."""
     return (f.metadata["flag"] or f.name).upper()
+
+
+def in_words(f: dataclasses.Field, value) -> str:
+    """An option with a value, as a person types it for make: ``GPUS=4``."""
+    return f"{variable_of(f)}={int(value) if isinstance(value, bool) else value}"
 
 
 def base_type(f: dataclasses.Field) -> type:
@@ -46,7 +46,7 @@ def base_type(f: dataclasses.Field) -> type:
 
 
 def check_value(f: dataclasses.Field, value) -> None:
-    """Raise UserError when a value is not among its option's choices or in its range. None is always allowed."""
+    """Raise UserError when a value is not among its option's choices or in its range."""
     if value is None:
         return
     meta, name = f.metadata, variable_of(f)
@@ -68,7 +68,7 @@ def check_value(f: dataclasses.Field, value) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: what a shell gives in another coding cannot."""
+    """What a shell gives in another encoding cannot be written as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -85,7 +85,7 @@ def fits(f: dataclasses.Field, value) -> bool:
 
 
 def in_range(f: dataclasses.Field, value) -> bool:
-    """Whether a number of an option's type is in its range; a text is, whether or not it can be chosen today."""
+    """Whether a number is in its option's range; a text is, whether or not it can be chosen today."""
     if isinstance(value, int | float):
         try:
             check_value(f, value)

@@ -1,5 +1,5 @@
-"""How the value of a command's own flag is read: "read" among the options of the flag (bench/commands/base.py). A
-reader gets the variable's name and the text, and raises UserError for a text that it cannot read."""
+"""How the value of a command's own flag is read: "read" among the options of the flag (bench/commands/base.py). It
+gets the variable's name and the text, and raises UserError for a text that it cannot read."""
 
 import math
 from collections.abc import Callable, Container
@@ -39,12 +39,10 @@ def number(
 
 
 def rounds(name: str, text: str) -> int | str:
-    """A number of rounds, or "auto"."""
     return text if text == "auto" else whole(name, text, at_least=1)
 
 
 def whole(name: str, text: str, at_least: int, at_most: int = 10**15) -> int:
-    """A whole number from the command line. Raises UserError for anything else."""
     number = int(text[:20]) if text.isdecimal() else -1
     if not at_least <= number <= at_most:
         limit = f" and at most {at_most}" if number > at_most else ""
@@ -53,7 +51,6 @@ def whole(name: str, text: str, at_least: int, at_most: int = 10**15) -> int:
 
 
 def is_on(name: str, text: str | None) -> bool:
-    """A switch from the command line. Raises UserError for anything but 1 and 0."""
     if text not in (None, "0", "1"):
         raise UserError(f"{name}={text}: write 1 or 0")
     return text == "1"

@@ -1,21 +1,15 @@
-"""Defaults on a GPU: what an engineer sets for a network of convolutions, where the user has left it open.
-
-The same for every mode, but for an optimizer that a mode cannot have, and from nothing but the GPU's generation, its
-memory and what the user gave. PLAIN=1 turns it off. It imports no torch and asks no driver.
+"""Defaults on a GPU, for a network of convolutions: the same for every mode, from the GPU's generation, its memory and
+what the user gave. PLAIN=1 turns them off. It imports no torch and asks no driver.
 
 - precision: bf16 from Ampere on: tensor cores are twice as fast in it as in TF32, and half the memory is moved. On
-  Volta and Turing fp16 with a scaled loss, which their tensor cores have alone; fp32 on what is older. fp16 may be
-  faster on a network with batch norms, which torch runs by cuDNN in fp16 and by its own kernels in bf16: what is known
-  of it, and what `bench gpu-check` decides, is in tutorials/manual/options.md ("On a GPU").
+  Volta and Turing fp16 with a scaled loss, as their tensor cores have no bf16; fp32 on older ones. See also
+  tutorials/manual/options.md ("On a GPU").
 - channels_last wherever tensor cores compute: N H W C is their order. In fp32 it gains nothing.
 - cudnn_benchmark: every step has the same shapes, so the search is paid once, in the untimed steps.
 - fused: one kernel for many parameters. Adasum steps parameter by parameter, and torch has no fused sgd for sharded
-  tensors (fsdp): both go without. A study that has such a mode among others gives them all the optimizer without it
-  (`without_fused`), so that no mode is measured with another optimizer.
+  tensors (fsdp): a study with such a mode uses no fused optimizer (`without_fused`), so that modes stay comparable.
 - the batch: the largest power of two that fits into the memory, at most 256. A training by epochs keeps 64: its
   learning rate is meant for a batch, and a default must not change it from one GPU to the next.
-
-Images wait in pinned memory on every GPU, with or without PLAIN=1.
 """
 
 import dataclasses
@@ -38,19 +32,11 @@ def chosen(
     config: RunConfig, model: str, image_size: int, most: int, capability: tuple[int, int] | None,
     memory_gib: float | None,
 ) -> dict:  # fmt: skip
-    """Option -> value, for those of ``PLAIN`` and the batch that the user left open.
-
-    model, image_size (pixels per side): of the run, resolved. most: images per device that the data have. capability:
-    the lowest compute capability of its GPUs; memory_gib: the least memory of one; None where a GPU does not tell it,
-    which counts as an old and small one.
-    """
+    """Option -> value, for those of ``PLAIN`` and the batch that the user left open. most: images per device that the
+    data have. capability, memory_gib: the lowest of the GPUs; None, where unknown, counts as old and small."""
     precision = config.precision or precision_of(config, capability)
-    values = {
-        "precision": precision,
-        "channels_last": precision != "fp32",
-        "cudnn_benchmark": True,
-        "fused": can_fuse(config, config.mode),
-    }
+    values = {"precision": precision, "channels_last": precision != "fp32", "cudnn_benchmark": True}
+    values["fused"] = can_fuse(config, config.mode)
     if not (config.epochs or config.evaluate or config.tuned):
         shared = config.num_devices if config.share_gpu else 1
         fits = batch_of(model, image_size, precision, memory_gib and memory_gib / shared)
@@ -59,17 +45,11 @@ def chosen(
 
 
 def can_fuse(config: RunConfig, mode: str) -> bool:
-    """Whether torch has a fused optimizer for a config in this mode."""
     return not (config.adasum or ("weights" in MODES[mode].shards and config.optimizer == "sgd"))
 
 
 def chose_fused(config: RunConfig) -> bool:
-    """Whether FUSED=1 was chosen for the GPU, and not given.
-
-    >>> config = RunConfig(fused=True)
-    >>> chose_fused(config.labelled(gpu_defaults="precision=bf16 fused=1")), chose_fused(config)
-    (True, False)
-    """
+    """Whether FUSED=1 was chosen for the GPU, and not given."""
     return bool(config.fused) and "fused=1" in (config.label.gpu_defaults or "").split()
 
 
@@ -82,8 +62,7 @@ def without_fused(config: RunConfig, modes: Iterable[str]) -> RunConfig:
 
 
 def precision_of(config: RunConfig, capability: tuple[int, int] | None) -> str:
-    """bf16, fp16 or fp32, by the generation, unless PARAM_DTYPE names it. fp16 scales the loss, which PowerSGD and
-    Adasum do not go with."""
+    """By the GPU's generation, unless PARAM_DTYPE names it. PowerSGD and Adasum exclude fp16's scaled loss."""
     if config.param_dtype:
         return config.param_dtype
     if capability and capability >= BF16:
@@ -106,7 +85,6 @@ def batch_of(model: str, image_size: int, precision: str, memory_gib: float | No
 
 
 def power_of_two(number: int) -> int:
-    """The largest one that is not above a number; 1 for 0."""
     return 2 ** max(0, number.bit_length() - 1)
 
 
@@ -121,7 +99,7 @@ def in_words(values: dict) -> str:
 
 
 def sentence(config: RunConfig) -> str:
-    """What a person is told before a run; empty where nothing was chosen for the GPU.
+    """For the user, before a run; empty where nothing was chosen for the GPU.
 
     >>> sentence(RunConfig().labelled(gpu_defaults="precision=bf16 channels_last=1 fused=0 batch=256"))
     'defaults for this GPU: bf16, channels_last, batch 256; PLAIN=1 turns them off'

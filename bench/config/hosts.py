@@ -1,8 +1,5 @@
-"""HOSTS: the machines of a run, and how many of its devices each gives. It imports no torch.
-
-What comes in: what a person typed, ``node1:4,node2:4``, a file of such lines, or ``slurm``. What goes out: that list
-written out, and which machines take how many devices of a run.
-"""
+"""HOSTS, ``node1:4,node2:4``, a file of such lines, or ``slurm``: the machines of a run, and how many devices each
+gives. It imports no torch."""
 
 import re
 import subprocess
@@ -24,14 +21,12 @@ LINE = re.compile(rf"(?P<name>{NAME})(:(?P<number>\d{{1,6}})|\s+slots\s*=\s*(?P<
 
 
 class Host(NamedTuple):
-    """A machine: its name or address, and how many devices it gives."""
-
-    name: str
-    slots: int
+    name: str  # or address
+    slots: int  # devices
 
 
 def parse(text: str) -> list[Host]:
-    """The machines of a list; of one without a number one device is used. Raises UserError for anything else.
+    """The machines of a list.
 
     >>> parse("node1:4,10.0.0.2")
     [Host(name='node1', slots=4), Host(name='10.0.0.2', slots=1)]
@@ -40,8 +35,8 @@ def parse(text: str) -> list[Host]:
     for entry in text.split(","):
         found = LINE.fullmatch(entry.strip())
         if not found:
-            raise UserError(f"HOSTS={text}: {entry.strip() or 'an empty name'} is no machine with its number of "
-                            "devices: write node1:4,node2:4, a file of such lines, or slurm")  # fmt: skip
+            wrong = f"{entry.strip() or 'an empty name'} is no machine with its number of devices"
+            raise UserError(f"HOSTS={text}: {wrong}: write node1:4,node2:4, a file of such lines, or slurm")
         hosts.append(Host(found["name"], int(found["number"] or found["slots"] or 1)))
     for host in hosts:
         if host.slots < 1:
@@ -52,10 +47,7 @@ def parse(text: str) -> list[Host]:
 
 
 def written_out(text: str, environment: Mapping[str, str]) -> str:
-    """The list that a value of HOSTS stands for: of a file its lines, of slurm the machines of the allocation.
-
-    environment: where Slurm says what it has allocated. Raises UserError when there is no such file, or no allocation.
-    """
+    """The list that a value of HOSTS stands for. environment: has Slurm's variables."""
     if text == SLURM:
         hosts = of_slurm(environment)
     elif "/" in text or Path(text).is_file():
@@ -81,14 +73,12 @@ def of_slurm(environment: Mapping[str, str]) -> list[Host]:
     """The machines of the Slurm allocation that this process is in, with their GPUs, else their tasks."""
     nodes = environment.get("SLURM_JOB_NODELIST")
     if not nodes:
-        raise UserError("HOSTS=slurm is for a shell or a script inside of an allocation (salloc, sbatch): there is no "
-                        "SLURM_JOB_NODELIST here")  # fmt: skip
+        raise UserError("HOSTS=slurm needs an allocation (salloc, sbatch): there is no SLURM_JOB_NODELIST here")
+    command = ["scontrol", "show", "hostnames", nodes]
     try:
-        done = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True,
-                              timeout=SCONTROL_S)  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"HOSTS=slurm: `scontrol show hostnames` does not run ({error}): write the machines as "
-                        "HOSTS=node1:4,node2:4") from None  # fmt: skip
+        raise UserError(f"HOSTS=slurm: scontrol does not run ({error}): write HOSTS=node1:4,node2:4") from None
     if done.returncode or not done.stdout.split():
         raise UserError(f"HOSTS=slurm: `scontrol show hostnames {nodes}` names no machine: {done.stderr.strip()}")
     names = done.stdout.split()
@@ -113,14 +103,13 @@ def slots_of_slurm(environment: Mapping[str, str], count: int) -> list[int]:
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
         slots += [int(found[1])] * int(found[2] or 1) if found else []
     if len(slots) != count:
-        raise UserError(f"HOSTS=slurm: SLURM_TASKS_PER_NODE={tasks} is not of {count} machines: write them as "
-                        "HOSTS=node1:4,node2:4")  # fmt: skip
+        raise UserError(f"HOSTS=slurm: SLURM_TASKS_PER_NODE={tasks} for {count} machines: write HOSTS=node1:4,node2:4")
     return slots
 
 
 def share(hosts: list[Host], num_devices: int) -> list[Host] | None:
-    """The machines that take part, each with its number of devices: the first alone while it has enough, then whole
-    machines in their order. None for a number that cannot be had so.
+    """The machines that take part, each with its number of devices: only the first while it has enough, then whole
+    machines in their order. None for a number that is not possible.
 
     >>> hosts = parse("a:2,b:2,c:2")
     >>> [[(host.name, host.slots) for host in share(hosts, n)] for n in (1, 2, 4)], share(hosts, 3)
@@ -144,12 +133,7 @@ def possible(hosts: list[Host]) -> list[int]:
 
 
 def where(config) -> str:
-    """The machines of a run, and how they are reached, in one line.
-
-    >>> from bench.config.options import RunConfig
-    >>> where(RunConfig(hosts="a:2,b:2", num_devices=4, remote="enter {host}", iface="eth0"))
-    'On a (2 devices) and b (2 devices), reached by `enter {host}`, over eth0.'
-    """
+    """The machines of a run, and how they are reached, in one line."""
     words = [f"{host.name} ({host.slots} device{'s' if host.slots > 1 else ''})" for host in config.machines]
     named = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
     return f"On {named}, reached by `{config.remote or SSH}`{f', over {config.iface}' if config.iface else ''}."

@@ -11,8 +11,7 @@ from bench.config.sections import COMPILE_MODES, COMPRESSIONS, Ddp, Exchange, Fs
 @dataclass(frozen=True)
 class Look:
     """How a mode, a phase or a source is drawn: a colour of Okabe and Ito's, which the colour-blind can distinguish,
-    and a hatch, a marker and a line style (as matplotlib names them), so that a picture printed in grey still says
-    which."""
+    and matplotlib's hatch, marker and line style, for pictures printed in grey."""
 
     colour: str
     hatch: str = ""
@@ -22,45 +21,30 @@ class Look:
 
 @dataclass(frozen=True)
 class ModeInfo:
-    """One line of the table.
-
-    summary: in a few words. look: in pictures. launchers: who can start it, the default first. one_process: it is one
-    process on all devices. baseline: the no-communication upper bound, and no way to train. max_devices: the most it
-    can use. needs: a package beyond torch. sync_norm: it takes NORM=sync. no_compile: why it takes no COMPILE=1.
-    on_request: studies have it where MODES names it, and not by themselves. shards: what a rank holds a part of, and
-    not the whole. same_update: a step computes what one process on the joined batch would. elastic: it takes
-    ELASTIC.
-    knobs: the options of RunConfig that only some modes have and this one has, with the values it takes besides the
-    default (None: any). tuned: device -> what TUNED=1 sets among them, without changing the mathematics of the step.
-    sweep: what `bench knobs` tries: options to cross with each other -> their values; sweep_on_gpu: the values that are
-    others there. single: settings tried alone; single_on_gpu: those that GPUs alone have.
-    on_gpu: settings that `bench gpu-check` runs: what an option is on CUDA streams is not what it is on a CPU.
-    norm_buffers: whose running statistics of batch norm it keeps. gradient_copy: what its engine keeps of the gradients
-    besides the gradients: "buckets" (all of them, once more) or "fusion buffer" (of FUSION_MB).
-    """
+    """One line of the table."""
 
     summary: str
     look: Look
-    launchers: tuple[str, ...]
-    one_process: bool = False
-    baseline: bool = False
+    launchers: tuple[str, ...]  # that can start it, the default first
+    one_process: bool = False  # on all devices
+    baseline: bool = False  # the no-communication upper bound, and no way to train
     max_devices: int | None = None
-    needs: str | None = None
-    sync_norm: bool = True
-    no_compile: str = ""
-    on_request: bool = False
-    shards: tuple[str, ...] = ()
-    same_update: bool = True
-    elastic: bool = False
-    knobs: dict = field(default_factory=dict)
-    tuned: dict[str, dict] = field(default_factory=dict)
-    sweep: dict[str, tuple] = field(default_factory=dict)
-    sweep_on_gpu: dict[str, tuple] = field(default_factory=dict)
-    single: tuple[dict, ...] = ()
-    single_on_gpu: tuple[dict, ...] = ()
-    on_gpu: tuple[dict, ...] = ()
-    norm_buffers: str = ""
-    gradient_copy: str = ""
+    needs: str | None = None  # a package beyond torch
+    sync_norm: bool = True  # it takes NORM=sync
+    no_compile: str = ""  # why it takes no COMPILE=1
+    on_request: bool = False  # studies have it only where MODES names it
+    shards: tuple[str, ...] = ()  # what a rank holds only a part of
+    same_update: bool = True  # a step computes what one process on the joined batch would
+    elastic: bool = False  # it takes ELASTIC
+    knobs: dict = field(default_factory=dict)  # options of only some modes -> values besides the default, or None
+    tuned: dict[str, dict] = field(default_factory=dict)  # device -> what TUNED=1 sets; the step computes the same
+    sweep: dict[str, tuple] = field(default_factory=dict)  # `bench knobs` crosses these options' values
+    sweep_on_gpu: dict[str, tuple] = field(default_factory=dict)  # where the values are others
+    single: tuple[dict, ...] = ()  # settings that `bench knobs` tries alone
+    single_on_gpu: tuple[dict, ...] = ()  # that only GPUs have
+    on_gpu: tuple[dict, ...] = ()  # settings that `bench gpu-check` runs
+    norm_buffers: str = ""  # whose running statistics of batch norm it keeps
+    gradient_copy: str = ""  # what its engine keeps beside the gradients: "buckets" (all), "fusion buffer" (FUSION_MB)
 
 
 # One process has no engine to sweep, but options of training.
@@ -73,7 +57,7 @@ TORCHRUN = {"numa_binding": None}  # the option of what torchrun starts
 
 
 def options_of(*sections: type, without: str = "", compression: tuple[str, ...] = ()) -> dict:
-    """The options of these sections, with the values that a mode takes besides the default (None: any)."""
+    """The options of these sections, as in ``ModeInfo.knobs``."""
     names = [f.name for section in sections for f in fields(section) if f.name != without]
     return {name: compression if name == "compression" else None for name in names}
 
@@ -110,9 +94,8 @@ MODES = {
         "Horovod: one process per device", Look("#009E73", "...", "D", "-."), ("horovodrun", "mpirun"), elastic=True,
         needs="horovod",
         knobs=options_of(Horovod, Exchange, compression=("fp16",)),
-        # Its background thread wakes every 25 ms instead of every one: it takes the core from the training thread less
-        # often and sends larger reductions, and the last one of a step waits for it 25 ms at most. A GPU's step may be
-        # no longer than that, and takes no core: there its own 1 ms stays.
+        # Its background thread takes the core from the training thread every 25 ms instead of every one, and sends
+        # larger reductions. A GPU's step takes no core, and may be shorter than 25 ms: there 1 ms stays.
         tuned={"cpu": {"cycle_time_ms": 25.0}},
         sweep={"fusion_mb": (1.0, 16.0, 128.0), "cycle_time_ms": (1.0, 5.0, 25.0)},
         sweep_on_gpu={"cycle_time_ms": (0.5, 1.0, 2.0, 5.0)},

@@ -1,40 +1,18 @@
-"""RunConfig: the one description of a run, all its options and its label.
-
-What comes in: what a person typed. What goes out: a config in which every ``None`` has been replaced by a default that
-suits the device (``resolve``), or a ``UserError`` that names the option and says what to do. It imports no torch.
-"""
+"""RunConfig: the one description of a run. In what a person typed ``None`` means: choose by device; ``resolve`` fills
+it in, or raises a UserError that names the option and says what to do. It imports no torch."""
 
 import dataclasses
 from dataclasses import dataclass, field
 
-from bench.config import fields, rules, tasks
+from bench.config import fields, rules, sections, tasks
 from bench.config.fields import option
 from bench.config.hosts import Host, parse, share
 from bench.config.modes import MODES
-from bench.config.sections import (
-    DEVICES,
-    Besides,
-    Data,
-    Ddp,
-    Exchange,
-    Execution,
-    Files,
-    Fsdp,
-    Horovod,
-    Injected,
-    Label,
-    Launch,
-    Local,
-    Measuring,
-    Model,
-    Recipe,
-    Resources,
-)
+from bench.config.sections import Data, Exchange, Label, Measuring, Model, Recipe
 from bench.config.tasks import TASKS
 from bench.errors import UserError
 
-# Every option that only some modes have: the union of the table's.
-KNOBS = {name for info in MODES.values() for name in info.knobs}
+KNOBS = {name for info in MODES.values() for name in info.knobs}  # options that only some modes have
 
 
 @dataclass(frozen=True)
@@ -46,21 +24,20 @@ class Parallel:
         1, "how many GPUs: the first visible ones, or all; on a machine without GPUs, CPU workers. Or which "
         "GPUs, by nvidia-smi's number or UUID: 0,1 or GPU-3f2a,GPU-77b0; a single one as 3,", flag="gpus", minimum=1,
     )  # fmt: skip
-    device: str = option("auto", "auto: GPUs where there are any", choices=DEVICES)
+    device: str = option("auto", "auto: GPUs where there are any", choices=sections.DEVICES)
     share_gpu: bool = option(False, "all ranks on ONE GPU: for learning, not for speed")
 
 
+ENGINE = (sections.Ddp, sections.Horovod, sections.Fsdp, sections.Local, sections.Injected)
 # In the order of help and manual.
-SECTIONS = (Parallel, Model, Data, Recipe, Launch, Execution, Exchange, Ddp, Horovod, Fsdp, Local, Injected, Measuring,
-            Resources, Files, Besides)  # fmt: skip
+SECTIONS = (Parallel, Model, Data, Recipe, sections.Launch, sections.Execution, Exchange, *ENGINE, Measuring,
+            sections.Resources, sections.Files, sections.Besides)  # fmt: skip
 WORK = (Model, Data, Recipe, Measuring)  # what is computed and measured
-PROGRAM = (Parallel, Launch, Execution, Exchange, Ddp, Horovod, Fsdp, Local, Injected)  # which program computes it
+PROGRAM = (Parallel, sections.Launch, sections.Execution, Exchange, *ENGINE)  # which program computes it
 
 
 @dataclass(frozen=True)
 class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its last base first
-    """One run. ``None`` means: choose by device; ``resolve`` fills it in."""
-
     label: Label = field(default=Label(), kw_only=True)
 
     def __post_init__(self):
@@ -101,7 +78,6 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
 
     @property
     def threads_per_process(self) -> int:
-        """The CPU threads of one process: its share of the total, at least one."""
         return max(1, self.threads // self.num_processes)
 
 
@@ -113,7 +89,7 @@ UNSET = {name: f.default for name, f in FIELDS.items()} | PLAIN
 
 
 def when_not_given(config: RunConfig, f: dataclasses.Field):
-    """What an option of a resolved config would be, were it not given; None where that is for the GPU to say."""
+    """The value of an option of a resolved config that was not given; None where the GPU decides."""
     chosen = config.device == "cuda" and not config.plain
     return f.default if chosen else UNSET.get(f.name, f.default)
 
@@ -121,6 +97,7 @@ def when_not_given(config: RunConfig, f: dataclasses.Field):
 def names(*sections: type) -> list[str]:
     """The options of these sections.
 
+    >>> from bench.config.sections import Fsdp, Local
     >>> names(Fsdp, Local)
     ['reshard', 'prefetch', 'param_dtype', 'reduce_dtype', 'local_steps']
     """
@@ -158,6 +135,5 @@ def unchecked(values: dict) -> RunConfig:
     config = object.__new__(RunConfig)
     for name in FIELDS:
         object.__setattr__(config, name, values.get(name, UNSET[name]))
-    label = Label(**{name: values.get(name) for name in LABELS})
-    object.__setattr__(config, "label", label)
+    object.__setattr__(config, "label", Label(**{name: values.get(name) for name in LABELS}))
     return config

@@ -1,5 +1,5 @@
-"""A function of the user's as the value of an option: MODEL=FILE.py:FUNCTION or package.module:FUNCTION. It imports
-nothing: what it names is looked for by the processes that train (bench/workload/own_code.py)."""
+"""A function of the user's as the value of an option: MODEL=FILE.py:FUNCTION or package.module:FUNCTION, which the
+processes that train import (bench/workload/own_code.py)."""
 
 import re
 
@@ -20,5 +20,5 @@ def named(text: str) -> tuple[str, str] | None:
 
 
 def is_file(text: str) -> bool:
-    """Whether the first part of what ``named`` found is a file, and no module."""
+    """Of the first part of what ``named`` found."""
     return text.endswith(".py")

@@ -22,8 +22,7 @@ GPT_SIZES = {"cpu": {"layers": 2, "width": 64, "heads": 2}, "cuda": {"layers": 1
 CONTEXT = {"cpu": 64, "cuda": 1024}
 GPT_BATCH = 16  # on a GPU
 
-# TUNED=1: a larger batch per device gives each all-reduce more computation to be paid by (its cost does not grow
-# with the batch). The engines' own settings are in the table of modes.
+# TUNED=1: more computation for each all-reduce, whose cost does not grow with the batch.
 TUNED_BATCH = {"cpu": 256, "cuda": 256}
 
 
@@ -34,20 +33,16 @@ def resolve(
     """Fill in every option that was left open.
 
     device: "cpu" or "cuda", what the run will really use. usable_cores: CPU cores this process may run on. capability,
-    memory_gib: of the GPUs, the lowest and the least (``gpu_defaults.chosen``).
-    Raises UserError when a default makes the config impossible (a batch larger than the data).
+    memory_gib: the lowest of the GPUs. Raises UserError when a default makes the config impossible.
     """
-    if config.cudnn_benchmark and device != "cuda":
-        raise UserError("CUDNN_BENCHMARK=1 is of GPUs, and this run uses none: leave it out")
-    if config.decode == "cuda" and device != "cuda":
-        raise UserError("DECODE=cuda decodes on GPUs, and this run uses none: use DECODE=cpu")
-    if config.numa_binding and device != "cuda":
-        raise UserError("NUMA_BINDING=1 binds ranks to the CPUs near their GPUs, and this run uses none: leave it out")
-    if config.async_completion and device != "cuda":
-        raise UserError("ASYNC_COMPLETION=1 is of reductions by NCCL, and this run uses no GPU: leave it out")
+    on_gpus = {"CUDNN_BENCHMARK=1": config.cudnn_benchmark, "DECODE=cuda": config.decode == "cuda",
+               "NUMA_BINDING=1": config.numa_binding, "ASYNC_COMPLETION=1": config.async_completion}  # fmt: skip
+    for words, given in on_gpus.items():
+        if given and device != "cuda":
+            raise UserError(f"{words} needs GPUs, and this run uses none: leave it out")
     if config.adasum and device == "cpu" and config.num_processes & (config.num_processes - 1):
-        raise UserError(f"ADASUM=1 joins ranks two by two, and GPUS={config.num_devices} is no power of 2: use GPUS=2 "
-                        "or 4")  # fmt: skip
+        n = config.num_devices
+        raise UserError(f"ADASUM=1 joins ranks two by two, and GPUS={n} is no power of 2: use GPUS=2 or 4")
     defaults = dict(DEFAULTS[device])
     if config.model == GPT and config.data is None:
         defaults["data"] = "stdlib"
@@ -92,17 +87,13 @@ def resolve(
 
 
 def launcher_of(config: RunConfig) -> str:
-    """What starts a config where nothing is said: its mode's first launcher, or the one that an option needs.
-
-    >>> launcher_of(RunConfig()), launcher_of(RunConfig(mode="horovod", adasum=True))
-    ('torchrun', 'mpirun')
-    """
+    """The launcher by default: the mode's first, or the one that an option needs."""
     launchers, url = MODES[config.mode].launchers, config.dist_url or ""
     needed = {"spawn": url.startswith("file:"), "mpirun": config.adasum}
     return next((name for name in launchers if needed.get(name)), launchers[0])
 
 
 def tuned_options(config: RunConfig, mode: str) -> dict:
-    """What TUNED=1 sets for a mode on the config's device, less what the user has set otherwise; nothing without it."""
+    """What TUNED=1 sets for a mode on the config's device, except what the user has set."""
     tuned = MODES[mode].tuned.get(config.device, {}) if config.tuned else {}
     return {name: value for name, value in tuned.items() if getattr(config, name) == UNSET[name]}

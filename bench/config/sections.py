@@ -26,29 +26,24 @@ AVERAGES = ("ema", "swa")  # of the weights, kept beside those that are trained
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
 CACHE = "~/.cache/data-parallel-bench/data"
 
+# fmt: off
+
 
 @dataclass(frozen=True)
 class Model:
     """The network and its first weights."""
 
-    model: str | None = option(
-        None, "torchvision classification model (cpu: resnet18, gpu: resnet50), timm:NAME, keras:NAME, gpt, "
-        f"or your own as {own.FORM}",
-    )  # fmt: skip
+    model: str | None = option(None, "torchvision classification model (cpu: resnet18, gpu: resnet50), timm:NAME, "
+        f"keras:NAME, gpt, or your own as {own.FORM}")
     layers: int | None = option(None, "gpt: blocks (cpu: 2, gpu: 12)", minimum=1)
     width: int | None = option(None, "gpt: numbers per token (cpu: 64, gpu: 768)", minimum=1)
     heads: int | None = option(None, "gpt: heads of attention, a divisor of WIDTH (cpu: 2, gpu: 12)", minimum=1)
-    norm: str = option(
-        "batch", "'group': group norm of up to 8 groups, each image for itself; 'none': every batch norm "
-        "becomes a scale and a shift; 'sync': over the global batch", choices=NORMS,
-    )  # fmt: skip
-    bn_momentum: float | None = option(
-        None, "momentum of batch norm's running statistics: the newest batch's share (0.1)",
-        exclusive_minimum=0,
-    )  # fmt: skip
-    pretrained: str | None = option(
-        None, "start from these weights: a file, one key of it as in a.pt#ema, or 'torchvision'", path=True
-    )
+    norm: str = option("batch", "'group': group norm of up to 8 groups, each image for itself; 'none': every batch "
+        "norm becomes a scale and a shift; 'sync': over the global batch", choices=NORMS)
+    bn_momentum: float | None = option(None, "momentum of batch norm's running statistics: the newest batch's share "
+        "(0.1)", exclusive_minimum=0)
+    pretrained: str | None = option(None, "start from these weights: a file, one key of it as in a.pt#ema, or "
+        "'torchvision'", path=True)
     freeze: str | None = option(None, "do not train parameters of these names, as in conv1*,layer1*")
     train_only: str | None = option(None, "train no parameters but those of these names, as in fc*")
 
@@ -58,26 +53,18 @@ class Data:
     """The examples, and how they are read."""
 
     data: str | None = option(None, f"{', '.join(data_sets.choices())} (cpu: digits, gpu: synthetic)")
-    val_labels: str | None = option(
-        None,
-        "labels file of a val without class folders, as ImageNet's (by name, in the data's folder)",
-        path=True,
-    )
-    image_size: int | None = option(
-        None, "pixels per side (by data; digits 16, photographs cpu 64, gpu 224)", minimum=8
-    )
+    val_labels: str | None = option(None, "labels file of a val without class folders, as ImageNet's (by name, in the "
+        "data's folder)", path=True)
+    image_size: int | None = option(None, "pixels per side (by data; digits 16, photographs cpu 64, gpu 224)",
+        minimum=8)
     context: int | None = option(None, "bytes in a sequence, for DATA=stdlib (cpu: 64, gpu: 1024)", minimum=2)
     augment: bool | None = option(None, "random crops and flips in training (digits, synthetic: 0; others: 1)")
     in_memory: bool | None = option(None, "decode every image once and hold it (by size)")
     skip_bad: bool = option(False, "leave out images that cannot be read, and count them; without it they are an error")
-    decode: str = option(
-        "cpu", "where JPEGs are decoded: by the loader's workers, or on the GPU by torchvision's nvJPEG; auto: "
-        "on the GPU where that works", choices=DECODES,
-    )  # fmt: skip
-    workers: int | None = option(
-        None, "data loader workers in TOTAL, shared out over the processes (files: one per process, gpu: one "
-        "per core)", minimum=0,
-    )  # fmt: skip
+    decode: str = option("cpu", "where JPEGs are decoded: by the loader's workers, or on the GPU by torchvision's "
+        "nvJPEG; auto: on the GPU where that works", choices=DECODES)
+    workers: int | None = option(None, "data loader workers in TOTAL, shared out over the processes (files: one per "
+        "process, gpu: one per core)", minimum=0)
     storage_ms: float = option(0.0, "simulated wait for storage in the loader, ms per image", minimum=0)
 
 
@@ -85,60 +72,39 @@ class Data:
 class Recipe:
     """The arithmetic of the training: batch, optimizer, schedule, precision, seed."""
 
-    per_device_batch: int | None = option(
-        None, "images per device per forward pass (cpu: 32, gpu: by its memory, 256 at most; with EPOCHS or "
-        "PLAIN=1 64)", flag="batch", minimum=1,
-    )  # fmt: skip
-    accumulate: int = option(
-        1, "forward and backward passes per step: the global batch is BATCH x devices x this", minimum=1
-    )
+    per_device_batch: int | None = option(None, "images per device per forward pass (cpu: 32, gpu: by its memory, 256 "
+        "at most; with EPOCHS or PLAIN=1 64)", flag="batch", minimum=1)
+    accumulate: int = option(1, "forward and backward passes per step: the global batch is BATCH x devices x this",
+        minimum=1)
     epochs: int = option(0, "train this many epochs instead, and validate after each", minimum=0, trains=True)
     lr: float = option(0.05, "learning rate", exclusive_minimum=0)
     momentum: float = option(0.9, "momentum of sgd", minimum=0)
     nesterov: bool = option(False, "sgd with Nesterov's momentum")
     weight_decay: float = option(0.0, "weight decay", minimum=0)
     optimizer: str = option("sgd", "the optimizer", choices=OPTIMIZERS)
-    fused: bool | None = option(
-        None, "torch's fused optimizer: the whole step in few kernels (cpu: 0, gpu: 1)", plain=False
-    )
-    schedule: str = option(
-        "constant", f"learning-rate schedule: {', '.join(SCHEDULES)}; step:30,60,80 drops after these "
-        "epochs",
-    )  # fmt: skip
-    schedule_epochs: float = option(
-        30.0, "step: epochs between two drops; cyclic, sawtooth: epochs per cycle", exclusive_minimum=0
-    )
-    schedule_factor: float = option(
-        0.1,
-        "step: factor of a drop; cyclic, sawtooth: lowest over highest learning rate",
-        exclusive_minimum=0,
-    )
-    lr_batch: int | None = option(
-        None, "the global batch that LR is meant for: LR is scaled linearly to the run's", minimum=1
-    )
+    fused: bool | None = option(None, "torch's fused optimizer: the whole step in few kernels (cpu: 0, gpu: 1)",
+        plain=False)
+    schedule: str = option("constant", f"learning-rate schedule: {', '.join(SCHEDULES)}; step:30,60,80 drops after "
+        "these epochs")
+    schedule_epochs: float = option(30.0, "step: epochs between two drops; cyclic, sawtooth: epochs per cycle",
+        exclusive_minimum=0)
+    schedule_factor: float = option(0.1, "step: factor of a drop; cyclic, sawtooth: lowest over highest learning rate",
+        exclusive_minimum=0)
+    lr_batch: int | None = option(None, "the global batch that LR is meant for: LR is scaled linearly to the run's",
+        minimum=1)
     lr_warmup_steps: int = option(0, "linear warm-up of the learning rate over this many steps", minimum=0)
     lr_warmup_epochs: float = option(0.0, "the same in epochs", minimum=0, trains=True)
     clip_norm: float | None = option(None, "clip the gradient's norm to this", exclusive_minimum=0)
-    loss_guard: float | None = option(
-        None, "all ranks skip a step whose loss is not finite, or above this many times its running mean",
-        exclusive_minimum=1,
-    )  # fmt: skip
-    ema: float | None = option(
-        None, "keep an exponential moving average of the weights, too: its decay per step, as in 0.999",
-        exclusive_minimum=0, trains=True,
-    )  # fmt: skip
-    swa: int | None = option(
-        None, "keep the mean of the weights after this epoch and each after it, too (SWA)", minimum=1,
-        trains=True,
-    )  # fmt: skip
-    precision: str | None = option(
-        None, "arithmetic of the step; fp16 scales the loss (cpu: fp32; gpu: bf16 from Ampere on, fp16 on "
-        "Volta and Turing, fp32 on older ones)", choices=PRECISIONS, plain="fp32",
-    )  # fmt: skip
-    plain: bool = option(
-        False, "GPUs: what is not given is as in plain PyTorch: fp32 without TF32, N C H W, no search by "
-        "cuDNN, no fused optimizer, BATCH=64"
-    )  # fmt: skip
+    loss_guard: float | None = option(None, "all ranks skip a step whose loss is not finite, or above this many times "
+        "its running mean", exclusive_minimum=1)
+    ema: float | None = option(None, "keep an exponential moving average of the weights, too: its decay per step, as "
+        "in 0.999", exclusive_minimum=0, trains=True)
+    swa: int | None = option(None, "keep the mean of the weights after this epoch and each after it, too (SWA)",
+        minimum=1, trains=True)
+    precision: str | None = option(None, "arithmetic of the step; fp16 scales the loss (cpu: fp32; gpu: bf16 from "
+        "Ampere on, fp16 on Volta and Turing, fp32 on older ones)", choices=PRECISIONS, plain="fp32")
+    plain: bool = option(False, "GPUs: what is not given is as in plain PyTorch: fp32 without TF32, N C H W, no search "
+        "by cuDNN, no fused optimizer, BATCH=64")
     seed: int = option(0, "seed of weights, of data order and of augmentation", minimum=0)
 
 
@@ -146,14 +112,10 @@ class Recipe:
 class Launch:
     """How the processes are started."""
 
-    launcher: str = option(
-        "auto",
-        "how the processes are started (ddp: torchrun or spawn; horovod: horovodrun or mpirun)",
-        choices=("auto", *LAUNCHERS),
-    )
-    numa_binding: bool = option(
-        False, "GPUs: torchrun binds each rank to the CPUs that are nearest to its GPU (--numa-binding node)"
-    )
+    launcher: str = option("auto", "how the processes are started (ddp: torchrun or spawn; horovod: horovodrun or "
+        "mpirun)", choices=("auto", *LAUNCHERS))
+    numa_binding: bool = option(False, "GPUs: torchrun binds each rank to the CPUs that are nearest to its GPU "
+        "(--numa-binding node)")
 
 
 @dataclass(frozen=True)
@@ -161,18 +123,13 @@ class Execution:
     """How a device carries out a step: memory order, cuDNN, compiler."""
 
     tuned: bool = option(False, "engine settings and batch that hide communication")
-    channels_last: bool | None = option(
-        None, "images and weights in memory as N H W C (cpu: 0; gpu: 1 but in fp32)", plain=False
-    )
-    cudnn_benchmark: bool | None = option(
-        None, "cuDNN tries its algorithms at the first steps and keeps the fastest (cpu: 0, gpu: 1)",
-        plain=False,
-    )  # fmt: skip
+    channels_last: bool | None = option(None, "images and weights in memory as N H W C (cpu: 0; gpu: 1 but in fp32)",
+        plain=False)
+    cudnn_benchmark: bool | None = option(None, "cuDNN tries its algorithms at the first steps and keeps the fastest "
+        "(cpu: 0, gpu: 1)", plain=False)
     compile: bool = option(False, f"torch.compile the model: 1, or its mode: {', '.join(COMPILE_MODES)}")
-    compile_mode: str | None = option(
-        None, "the mode of torch.compile that COMPILE names", flag="compile", choices=COMPILE_MODES,
-        within="compile",
-    )  # fmt: skip
+    compile_mode: str | None = option(None, "the mode of torch.compile that COMPILE names", flag="compile",
+        choices=COMPILE_MODES, within="compile")
 
 
 @dataclass(frozen=True)
@@ -192,9 +149,8 @@ class Ddp:
     bucket_cap_mb: float | None = option(None, "ddp: bucket size in MiB (25)", exclusive_minimum=0)
     gradient_as_bucket_view: bool = option(False, "ddp: gradients are views of their buckets")
     static_graph: bool = option(False, "ddp: the graph is the same every step")
-    batched_grad_copy: bool = option(
-        False, "ddp: gradients are copied into a bucket all at once, and not one by one (torch 2.14 or newer)"
-    )
+    batched_grad_copy: bool = option(False, "ddp: gradients are copied into a bucket all at once, and not one by one "
+        "(torch 2.14 or newer)")
     broadcast_buffers: bool = option(True, "ddp: rank 0's buffers are sent to all before each forward")
 
 
@@ -205,9 +161,8 @@ class Horovod:
     fusion_mb: float | None = option(None, "horovod: fusion buffer in MiB, HOROVOD_FUSION_THRESHOLD (128)", minimum=0)
     cycle_time_ms: float | None = option(None, "horovod: cycle time in ms, HOROVOD_CYCLE_TIME (1)", exclusive_minimum=0)
     autotune: bool = option(False, "horovod: autotune fusion and cycle time, HOROVOD_AUTOTUNE")
-    async_completion: bool = option(
-        False, "horovod on GPUs: the host does not wait for a reduction, HOROVOD_ENABLE_ASYNC_COMPLETION"
-    )
+    async_completion: bool = option(False, "horovod on GPUs: the host does not wait for a reduction, "
+        "HOROVOD_ENABLE_ASYNC_COMPLETION")
     adasum: bool = option(False, "horovod: Adasum instead of the mean; needs MPI, so LAUNCHER is mpirun")
 
 
@@ -215,20 +170,14 @@ class Horovod:
 class Fsdp:
     """Sharding by fully_shard (fsdp)."""
 
-    reshard: bool = option(
-        True, "fsdp: a block's weights are freed after its forward pass; 0: kept until its backward pass"
-    )
-    prefetch: int | None = option(
-        None, "fsdp: gather the weights of so many blocks ahead (backward 1, forward 0)", minimum=1
-    )
-    param_dtype: str | None = option(
-        None, "fsdp: MixedPrecisionPolicy(param_dtype=): the weights are gathered in this type, that of "
-        "PRECISION, and batch norms in fp32 (all in fp32)", choices=SHORT,
-    )  # fmt: skip
-    reduce_dtype: str | None = option(
-        None, "fsdp: MixedPrecisionPolicy(reduce_dtype=): gradients are reduced in this type (as "
-        "PARAM_DTYPE; without it fp32)", choices=("fp32", *SHORT),
-    )  # fmt: skip
+    reshard: bool = option(True, "fsdp: a block's weights are freed after its forward pass; 0: kept until its backward "
+        "pass")
+    prefetch: int | None = option(None, "fsdp: gather the weights of so many blocks ahead (backward 1, forward 0)",
+        minimum=1)
+    param_dtype: str | None = option(None, "fsdp: MixedPrecisionPolicy(param_dtype=): the weights are gathered in this "
+        "type, that of PRECISION, and batch norms in fp32 (all in fp32)", choices=SHORT)
+    reduce_dtype: str | None = option(None, "fsdp: MixedPrecisionPolicy(reduce_dtype=): gradients are reduced in this "
+        "type (as PARAM_DTYPE; without it fp32)", choices=("fp32", *SHORT))
 
 
 @dataclass(frozen=True)
@@ -244,9 +193,8 @@ class Injected:
 
     step_barrier: bool = option(False, "an unfairness to study: a barrier and three reductions every step")
     item_sync: bool = option(False, "an unfairness to study: loss.item() every step")
-    mistake: str = option(
-        "none", "a known mistake, made on purpose (`bench lab`)", choices=("none", *mistakes.INJECTED)
-    )
+    mistake: str = option("none", "a known mistake, made on purpose (`bench lab`)",
+        choices=("none", *mistakes.INJECTED))
     fault: str | None = option(None, "fault injection: raise|kill|hang:RANK:STEP, as in kill:1:3")
 
 
@@ -256,17 +204,12 @@ class Measuring:
 
     warmup_steps: int | None = option(None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0)
     timed_steps: int | None = option(None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1)
-    val_batch: int | None = option(
-        None, "images per device per forward pass of a validation (BATCH)", minimum=1, trains=True
-    )
-    profile: bool = option(
-        False, "torch.profiler around one more step: its timeline goes into the record; of one device "
-        "also when each gradient is ready, for `bench forecast`"
-    )  # fmt: skip
-    memory: bool | None = option(
-        None, "record every allocation of one more step: what each device's memory is filled with at its "
-        "peak (cpu: 0, gpu: 1; with EPOCHS 0)", plain=False,
-    )  # fmt: skip
+    val_batch: int | None = option(None, "images per device per forward pass of a validation (BATCH)", minimum=1,
+        trains=True)
+    profile: bool = option(False, "torch.profiler around one more step: its timeline goes into the record; of one "
+        "device also when each gradient is ready, for `bench forecast`")
+    memory: bool | None = option(None, "record every allocation of one more step: what each device's memory is filled "
+        "with at its peak (cpu: 0, gpu: 1; with EPOCHS 0)", plain=False)
     watch: bool = option(False, "watch the run for the known mistakes, as `bench check` does; slows its untimed steps")
     replicas: bool = option(False, "record the distance between the replicas after every step, and each one's accuracy")
     snapshots: str | None = option(None, "save weights after these steps, as in 1,5,20 (what verify compares)")
@@ -279,25 +222,17 @@ class Resources:
     threads: int | None = option(None, "CPU threads in TOTAL (default: the usable cores)", minimum=1)
     timeout: float = option(900.0, "seconds without progress after which the run is ended", exclusive_minimum=0)
     allow_slow: bool = option(False, "run a precision for which this CPU has no instructions (6 to 40 times slower)")
-    gpu_ids: str | None = option(
-        None, "the GPUs that GPUS names, as in 0,1 or 3, or UUIDs", flag="gpus", within="num_devices"
-    )
+    gpu_ids: str | None = option(None, "the GPUs that GPUS names, as in 0,1 or 3, or UUIDs", flag="gpus",
+        within="num_devices")
     dist_url: str | None = option(None, "rendezvous: tcp://HOST:PORT, or file:///PATH (spawn only)")
-    hosts: str | None = option(
-        None, "several machines, each with its number of devices: node1:4,node2:4; a file of such lines; "
-        "or slurm, inside of an allocation", variable="BENCH_HOSTS",
-    )  # fmt: skip
-    remote: str | None = option(
-        None, f"what runs a command on one of HOSTS ({SSH}; slurm: srun)", variable="BENCH_REMOTE"
-    )
-    iface: str | None = option(
-        None, "network interface by which HOSTS talk (the one of the route to the first of them)",
-        variable="BENCH_IFACE",
-    )  # fmt: skip
-    elastic: int = option(
-        0, "go on when ranks or machines are lost, on this many devices at least, GPUS at most",
-        minimum=0, trains=True,
-    )  # fmt: skip
+    hosts: str | None = option(None, "several machines, each with its number of devices: node1:4,node2:4; a file of "
+        "such lines; or slurm, inside of an allocation", variable="BENCH_HOSTS")
+    remote: str | None = option(None, f"what runs a command on one of HOSTS ({SSH}; slurm: srun)",
+        variable="BENCH_REMOTE")
+    iface: str | None = option(None, "network interface by which HOSTS talk (the one of the route to the first of "
+        "them)", variable="BENCH_IFACE")
+    elastic: int = option(0, "go on when ranks or machines are lost, on this many devices at least, GPUS at most",
+        minimum=0, trains=True)
     restarts: int = option(3, "with ELASTIC: how many interruptions a run survives", minimum=0, trains=True)
 
 
@@ -307,9 +242,8 @@ class Files:
 
     out: str = option("results/runs", "folder for run folders", path=True)
     data_dir: str = option(CACHE, "where data sets are looked for, downloaded and staged", path=True)
-    resume: str | None = option(
-        None, "resume from a checkpoint: a file, a run's folder, or a folder of runs", path=True, trains=True
-    )
+    resume: str | None = option(None, "resume from a checkpoint: a file, a run's folder, or a folder of runs",
+        path=True, trains=True)
     trust: bool = option(False, "read a weights file that can execute code (pickle)")
 
 
@@ -317,20 +251,13 @@ class Files:
 class Besides:
     """What is done besides the steps, and changes none of them."""
 
-    print_every: int | None = option(
-        None, "a line of progress every so many steps (default: every 5 s and 10th of the steps)", minimum=1
-    )
+    print_every: int | None = option(None, "a line of progress every so many steps (default: every 5 s and 10th of the "
+        "steps)", minimum=1)
     evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED", trains=True)
-    target: float | None = option(
-        None,
-        "measure the time to this top-1 accuracy, as in 0.98, or the metric of another workload",
-        exclusive_minimum=0,
-        trains=True,
-    )
-    peak_tflops: float | None = option(
-        None, "what one device can compute at most, TFLOP/s, for the model FLOPs utilisation of gpt (GPUs: "
-        "by a table of makers' data)", exclusive_minimum=0,
-    )  # fmt: skip
+    target: float | None = option(None, "measure the time to this top-1 accuracy, as in 0.98, or the metric of another "
+        "workload", exclusive_minimum=0, trains=True)
+    peak_tflops: float | None = option(None, "what one device can compute at most, TFLOP/s, for the model FLOPs "
+        "utilisation of gpt (GPUs: by a table of makers' data)", exclusive_minimum=0)
     baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)")
     checkpoint: bool | None = option(None, "write checkpoints after every epoch (with EPOCHS: 1)", trains=True)
     checkpoint_steps: int | None = option(None, "and a checkpoint every this many steps", minimum=1, trains=True)

@@ -1,8 +1,5 @@
 """What other training scripts call an option: the ImageNet example, torchvision's references, Horovod's and Apex's
-examples, Lightning, Hugging Face, Slurm templates. A name from there is nearest in spelling to a wrong option here.
-
-To add a name: write it to its line, in lower case with dashes.
-"""
+examples, Lightning, Hugging Face, Slurm templates. Names are in lower case with dashes."""
 
 # What to write here -> how others call it.
 WRITE = {
@@ -82,17 +79,13 @@ ADVICE = {name: text for text, names in NO_OPTION.items() for name in names}
 
 
 def option_of(text: str) -> str:
-    """The long flag of what to write, without its dashes.
-
-    >>> option_of("BATCH=…, per device"), option_of("PRINT_EVERY=…")
-    ('batch', 'print-every')
-    """
+    """The long flag of what to write, without its dashes: ``PRINT_EVERY=…`` -> print-every."""
     return text.partition("=")[0].lower().replace("_", "-")
 
 
 def advice(word: str, options: list[str]) -> str:
-    """What to write for another script's name of an option; "" for a word that is none, and where the command has no
-    such option. word: as it was given. options: the command's long flags, without dashes.
+    """What to write for another script's name of an option; "" where there is nothing. options: the command's long
+    flags, without dashes.
 
     >>> advice("dist_backend", ["mode"]), advice("ARCH", ["model"]), advice("arch", ["out"])
     ("NCCL carries GPUs' tensors and Gloo those of CPUs, so leave it out", 'use MODEL=… (--model)', '')

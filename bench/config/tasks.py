@@ -1,7 +1,5 @@
-"""What the ranks of a run do: they train, or what the config's PROBE names, which also holds the plan of that task.
-
-PROBE is JSON: {name of the task: its plan}. To add a task: its line here, and its module.
-"""
+"""What the ranks of a run do: they train, or do the task that the config's PROBE names: JSON, {name of the task: its
+plan}. To add a task: its line here, and its module."""
 
 import json
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from bench.errors import UserError
 @dataclass(frozen=True)
 class Task:
     """module: has ``run(config: RunConfig, run_dir: Path, status: StatusWriter)``, which every rank calls: it joins by
-    ``load_mode``, names its phases to ``status``, and lets rank 0 leave one file in run_dir. leaves: that file; a run
-    that has left it has ended well."""
+    ``load_mode``, names its phases to ``status``, and lets rank 0 leave a file in run_dir. leaves: that file, the sign
+    that a run has ended well."""
 
     module: str
     leaves: str
@@ -34,11 +32,7 @@ def text_of(name: str, plan) -> str:
 
 
 def parse(probe: str) -> tuple[str, object]:
-    """The name of the task and its plan. Raises UserError for anything but one task.
-
-    >>> parse(text_of("predict", [1, 2]))
-    ('predict', [1, 2])
-    """
+    """The name of the task and its plan. Raises UserError for anything but one task."""
     try:
         ((name, plan),) = json.loads(probe).items()
     except (ValueError, AttributeError, RecursionError):

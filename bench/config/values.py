@@ -1,7 +1,5 @@
-"""Values of options that say several things in one text: GPUS=0,1, FAULT, SNAPSHOTS, KEEP and SCHEDULE, read.
-
-Every function raises UserError, in one clear line, for what it cannot read.
-"""
+"""Values of options that say several things in one text: GPUS=0,1, FAULT, SNAPSHOTS, KEEP and SCHEDULE. Every function
+raises UserError for a text that it cannot read."""
 
 import re
 
@@ -12,8 +10,7 @@ FAULT_KINDS = ("raise", "kill", "hang")
 
 
 def parse_gpu_ids(text: str) -> list[str]:
-    """The GPUs that a value of GPUS names, empty where it is something else, as a number. Raises UserError for a list
-    that cannot be one.
+    """The GPUs that a value of GPUS names; empty where it is a number of GPUs.
 
     >>> parse_gpu_ids("0, 1"), parse_gpu_ids("3,"), parse_gpu_ids("GPU-3f2a"), parse_gpu_ids("2")
     (['0', '1'], ['3'], ['GPU-3f2a'], [])
@@ -24,10 +21,7 @@ def parse_gpu_ids(text: str) -> list[str]:
     if any(entry.startswith("MIG-") for entry in ids):
         raise UserError(f"GPUS={text} names a MIG slice, which is not supported: name whole GPUs")
     if not all(re.fullmatch(r"[0-9]+|GPU-[0-9a-fA-F-]+", entry) for entry in ids):
-        raise UserError(
-            f"GPUS={text} is not a whole number, and no list of GPUs: numbers as nvidia-smi prints them, or UUIDs, "
-            "as in 0,1 or GPU-3f2a"
-        )
+        raise UserError(f"GPUS={text} is not a whole number, and no list of GPUs or UUIDs: write 2, or 0,1 or GPU-3f2a")
     ids = [str(int(entry)) if entry.isdecimal() else entry for entry in ids]
     if twice := [entry for entry in ids if ids.count(entry) > 1]:
         raise UserError(f"GPUS={text} names {twice[0]} twice")
@@ -35,25 +29,23 @@ def parse_gpu_ids(text: str) -> list[str]:
 
 
 def parse_fault(text: str, num_processes: int) -> tuple[str, int, int]:
-    """``kill:1:3`` -> ("kill", rank 1, step 3). Raise UserError for anything else."""
+    """``kill:1:3`` -> ("kill", rank 1, step 3)."""
     match = re.fullmatch(rf"({'|'.join(FAULT_KINDS)}):(\d+):(\d+)", text)
     if not match or int(match[2]) >= num_processes:
-        raise UserError(
-            f"FAULT={text}: write raise|kill|hang:RANK:STEP, as in kill:0:3, with RANK below {num_processes}, the "
-            "processes that this MODE and GPUS give"
-        )
+        ranks = f"RANK below {num_processes}, the processes of this MODE and GPUS"
+        raise UserError(f"FAULT={text}: write raise|kill|hang:RANK:STEP, as in kill:0:3, with {ranks}")
     return match[1], int(match[2]), int(match[3])
 
 
 def parse_snapshots(text: str) -> list[int]:
-    """``1,5,20`` -> [1, 5, 20]. Raise UserError for anything else."""
+    """``1,5,20`` -> [1, 5, 20]."""
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UserError(f"SNAPSHOTS={text}: write steps with commas between, as in 1,5,20")
     return [int(step) for step in text.split(",")]
 
 
 def parse_keep(text: str) -> int | None:
-    """``3`` -> 3, ``all`` -> None: how many of the epochs' checkpoints are kept. Raise UserError for anything else."""
+    """``3`` -> 3, ``all`` -> None: how many of the epochs' checkpoints are kept."""
     if text == "all":
         return None
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
@@ -62,8 +54,7 @@ def parse_keep(text: str) -> int | None:
 
 
 def parse_schedule(text: str) -> tuple[str, tuple[int, ...]]:
-    """The name of a schedule, and the epochs after which its rate drops where it names them. Raise UserError for
-    anything else.
+    """The name of a schedule, and the epochs after which its rate drops where it names them.
 
     >>> parse_schedule("cosine"), parse_schedule("step:30,60,80")
     (('cosine', ()), ('step', (30, 60, 80)))

@@ -1,7 +1,5 @@
-"""The table of workloads: what must be known of one before any process starts, and what reports say of its numbers.
-
-To add a workload: write its file or folder in bench/workload, with a class ``Workload``, and add its line here.
-"""
+"""The table of workloads: what must be known of one before any process starts, and what reports say of its numbers. To
+add one: its file or folder in bench/workload, with a class ``Workload``, and its line here."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -11,22 +9,16 @@ from bench.config import data_sets
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a validation. key: in a record's epochs. label: in tables and pictures. better: the direction in
-    which it improves. percent: it is a share of 0..1, shown in per cent; otherwise it is shown as it is. margin: what
-    two programs may differ by in their means and be equal for a user, as it is shown; fixed before any runs."""
+    """A number of a validation."""
 
-    key: str
-    label: str
-    better: str = "up"
-    percent: bool = True
-    margin: float = 1.0
+    key: str  # in a record's epochs
+    label: str  # in tables and pictures
+    better: str = "up"  # or "down"
+    percent: bool = True  # a share of 0..1, shown in per cent; otherwise shown as it is
+    margin: float = 1.0  # difference of two means that is no difference for a user, as shown; fixed before any runs
 
     def shown(self, value: float) -> float:
-        """A value as tables and pictures show it.
-
-        >>> Metric("top1", "top-1").shown(0.5), Metric("bits", "bits per byte", "down", percent=False).shown(2.5)
-        (50.0, 2.5)
-        """
+        """A value as tables and pictures show it."""
         return 100 * value if self.percent else value
 
     def words(self, value: float) -> str:
@@ -49,35 +41,30 @@ class Metric:
         return f"percentage points of {self.label}" if self.percent else self.label
 
     def best(self, values) -> float | None:
-        """The best of some values, of which None does not count; None without any."""
+        """None does not count, and is the best of nothing."""
         known = [value for value in values if value is not None]
         return (max if self.better == "up" else min)(known, default=None)
 
     def improves(self, value: float, best: float | None) -> bool:
-        """Whether a value is better than the best before it."""
         return best is None or (value > best if self.better == "up" else value < best)
 
     def reached(self, value: float | None, target: float) -> bool:
-        """Whether a value is as good as the target, or better."""
         return value is not None and (value >= target if self.better == "up" else value <= target)
 
 
 @dataclass(frozen=True)
 class WorkloadInfo:
-    """One line of the table. unit: what throughput counts, one and several. metrics: the first is the one that studies
-    of accuracy compare. examples: what a batch counts, where that is something else. per_example: units in one of
-    them."""
+    """One line of the table."""
 
     name: str
-    unit: str
-    units: str
-    metrics: tuple[Metric, ...]
-    examples: str = ""
-    per_example: int = 1
+    unit: str  # what throughput counts
+    units: str  # in the plural
+    metrics: tuple[Metric, ...]  # studies of accuracy compare the first
+    examples: str = ""  # what a batch counts, where that is something else
+    per_example: int = 1  # units in one of them
 
     @property
     def batched(self) -> str:
-        """What a batch counts: images; sequences, where throughput counts tokens."""
         return self.examples or self.units
 
     def to_dict(self) -> dict:
@@ -95,12 +82,11 @@ WORKLOADS = {
 
 
 def workload_of(config) -> WorkloadInfo:
-    """The workload of a config: that of its data set."""
     return dataclasses.replace(WORKLOADS[data_sets.info_of(config.data).workload], per_example=config.context or 1)
 
 
 def work(config, data: str | None = None) -> str:
-    """Model and data in words: ``resnet18, digits at 16 px``. data: what is said of DATA, where it may not be told."""
+    """Model and data in words: ``resnet18, digits at 16 px``. data: instead of DATA, which may be private."""
     sizes = f" of {config.layers} layers, width {config.width}, {config.heads} heads" if config.layers else ""
     size = f" at {config.image_size} px" if config.image_size else ""
     size = f" in sequences of {config.context} bytes" if config.context else size

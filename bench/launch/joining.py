@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.config.command_line import in_words
+from bench.config.fields import in_words
 from bench.config.options import FIELDS, RunConfig, from_dict, to_dict
 from bench.config.resolve import resolve
 from bench.errors import BenchError, ExitCode, RunFailed, UserError, printable

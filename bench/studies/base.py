@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.analysis.stats import FEWEST_ROUNDS
-from bench.config.command_line import OF_IMAGES, in_words
+from bench.config.command_line import OF_IMAGES
+from bench.config.fields import in_words
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import FIELDS, KNOBS, UNSET, RunConfig, when_not_given
 from bench.launch.cluster.plan import repeated

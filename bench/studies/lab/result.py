@@ -16,7 +16,7 @@ from bench.analysis.parity import program
 from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
-from bench.config.command_line import in_words
+from bench.config.fields import in_words
 from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Finding, Mistake, find

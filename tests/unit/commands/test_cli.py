@@ -202,7 +202,7 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("unsynced-init --device cpu --replicas 0", "REPLICAS=0 would record nothing"),
         ("unsynced-init --device cpu --init-sync 0", "INIT_SYNC belongs to single runs"),
         ("unsynced-init --device cpu --data synthetic", "DATA=synthetic has no validation set"),
-        ("run --device cpu --replicas 1", "REPLICAS=1 validates every rank after every epoch: give EPOCHS"),
+        ("run --device cpu --replicas 1", "REPLICAS=1 needs EPOCHS"),
         ("run --mode dp --bucket-cap-mb 5", "BUCKET_CAP_MB is an option of MODE=ddp and zero1, not of dp"),
         ("run --mode horovod --compression bf16", "MODE=horovod has no COMPRESSION=bf16"),
         ("plots nowhere", "nowhere is not a folder"),

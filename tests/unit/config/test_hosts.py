@@ -83,7 +83,7 @@ def test_the_environment_says_what_was_not_given():
         ({"num_devices": 2, "hosts": TWO, "gpu_ids": "0,1"}, "one machine"),
         ({"num_devices": 4, "hosts": TWO, "dist_url": "tcp://node2:29500"}, "tcp://node1:PORT"),
         ({"hosts": TWO, "remote": "ssh node1"}, "{host}"),
-        ({"iface": "eth0"}, "give HOSTS"),
+        ({"iface": "eth0"}, "needs HOSTS"),
     ],
 )
 def test_what_does_not_go_together_with_hosts_is_refused(options, says):

@@ -192,8 +192,8 @@ def test_interruptions_have_a_limit(tmp_path):
         ({"checkpoint": False}, "leave CHECKPOINT=0 out"),
         ({"launcher": "spawn"}, "leave LAUNCHER and DIST_URL out"),
         ({"dist_url": "tcp://127.0.0.1:29500"}, "leave LAUNCHER and DIST_URL out"),
-        ({"profile": True}, "PROFILE looks at a run from its start to its end"),
-        ({"elastic": 0, "restarts": 1}, "RESTARTS=1 is how many interruptions ELASTIC survives"),
+        ({"profile": True}, "ELASTIC=1 and PROFILE=1 exclude each other"),
+        ({"elastic": 0, "restarts": 1}, "RESTARTS=1 needs ELASTIC"),
     ],
 )
 def test_what_elastic_cannot_have(options, words):

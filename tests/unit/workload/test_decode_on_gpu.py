@@ -124,7 +124,7 @@ def test_the_record_says_who_decodes(data):  # noqa: F811
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"data": "digits"}, "DATA=digits has none"),
+        ({"data": "digits"}, "not DATA=digits"),
         ({"data": "tar:/x", "skip_bad": True}, "leave SKIP_BAD and IN_MEMORY out"),
         ({"data": "tar:/x", "in_memory": True}, "leave SKIP_BAD and IN_MEMORY out"),
     ],
@@ -135,6 +135,6 @@ def test_what_does_not_go_with_it_is_refused(given, words):
 
 
 def test_on_a_cpu_it_is_refused():
-    with pytest.raises(UserError, match="DECODE=cuda decodes on GPUs"):
+    with pytest.raises(UserError, match="DECODE=cuda needs GPUs"):
         resolve(RunConfig(decode="cuda", data="tar:/x"), "cpu", 2)
     assert resolve(RunConfig(decode="auto", data="tar:/x"), "cpu", 2).decode == "auto"

@@ -23,8 +23,8 @@ from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.files import PROJECT
 from bench.record.privacy import without_names
-from bench.training.loop import build_optimizer
 from bench.training.build import require_room
+from bench.training.loop import build_optimizer
 from bench.workload import batch, load_workload, own_code
 from bench.workload.models import build_model
 from bench.workload.own.template import CLASSES
