@@ -57,7 +57,12 @@ EXCLUDES = {
     "freeze": ("train_only", "each of them says which parameters are trained"),
     "resume": ("pretrained", "a checkpoint brings its own weights"),
     "evaluate": ("epochs track checkpoint profile memory", "EVALUATE=1 trains nothing"),
-    "adasum": ("clip_norm loss_guard", "Adasum reduces inside the optimizer's step, and these need gradients before"),
+    "adasum": ("overlap sync clip_norm loss_guard", "Adasum reduces inside the optimizer's step"),
+    "overlap": ("compression", "it sends plain gradients after the backward pass"),
+    "sync": ("epochs evaluate loss_guard", "a step without its communication trains no model"),
+    "share_gpu": ("gpu_ids", "all ranks take the first visible GPU: choose it by CUDA_VISIBLE_DEVICES"),
+    "hosts": ("gpu_ids", "they are GPUs of one machine: set CUDA_VISIBLE_DEVICES on each"),
+    "mistake": ("resume evaluate", "it is made in a training from its start"),
     "elastic": ("replicas profile memory watch snapshots mistake", "with a rank a part of what they observe is lost"),
 }
 # fmt: on
@@ -99,7 +104,6 @@ def needs(c) -> Iterator[str]:
 
 
 def of_some_modes(c, knobs: set[str]) -> Iterator[str]:
-    """Options that only some modes have."""
     mine = MODES[c.mode].knobs
     for name in sorted(knobs - mine.keys()):
         if getattr(c, name) != getattr(type(c), name):
@@ -108,10 +112,6 @@ def of_some_modes(c, knobs: set[str]) -> Iterator[str]:
     if c.compression not in ("none", *mine.get("compression", ())):
         allowed = ", ".join(("none", *mine["compression"]))
         yield f"MODE={c.mode} has no COMPRESSION={c.compression}: choose one of {allowed}"
-    if not c.overlap and c.compression != "none":
-        yield "OVERLAP=0 sends plain gradients after the backward pass: leave COMPRESSION out"
-    if c.adasum and not (c.overlap and c.sync):
-        yield "ADASUM=1 is a reduction of its own: leave OVERLAP and SYNC out"
 
 
 def mode(c) -> Iterator[str]:
@@ -119,11 +119,8 @@ def mode(c) -> Iterator[str]:
     if most and c.num_devices > most:
         gpus = c.gpu_ids or c.num_devices
         yield f"MODE={c.mode} is one device, but GPUS={gpus}: use GPUS=1, or MODE=dp, ddp or horovod"
-    number = len(parse_gpu_ids(c.gpu_ids)) if c.gpu_ids else c.num_devices
-    if c.gpu_ids and c.device == "cpu":
-        yield f"GPUS={c.gpu_ids} names GPUs, and DEVICE=cpu uses none: use GPUS={number}"
-    if c.gpu_ids and c.share_gpu:
-        yield f"SHARE_GPU=1 needs a number, not GPUS={c.gpu_ids}: use GPUS={number} (and CUDA_VISIBLE_DEVICES)"
+    if c.gpu_ids and (ids := parse_gpu_ids(c.gpu_ids)) and c.device == "cpu":
+        yield f"GPUS={c.gpu_ids} names GPUs, and DEVICE=cpu uses none: use GPUS={len(ids)}"
     if c.threads and c.threads > MOST_THREADS:
         yield f"THREADS={c.threads} is too many: at most {MOST_THREADS}"
     if not c.out:
@@ -181,9 +178,8 @@ def training(c) -> Iterator[str]:
         yield f"SCHEDULE={c.schedule} names its epochs: leave SCHEDULE_EPOCHS out"
     if c.bn_momentum and c.bn_momentum > 1:
         yield f"BN_MOMENTUM={c.bn_momentum:g} is the newest batch's share: at most 1, as in 0.1"
-    if (c.epochs or c.evaluate) and (info.baseline or not c.sync):
-        what = f"MODE={c.mode}" if c.sync else "SYNC=0"
-        yield f"{what} is a bound on speed and trains no model: leave EPOCHS and EVALUATE out"
+    if (c.epochs or c.evaluate) and info.baseline:
+        yield f"MODE={c.mode} is a bound on speed and trains no model: leave EPOCHS and EVALUATE out"
     for name in filter(lambda name: is_given(c, name), ("checkpoint_steps", "keep")):
         if c.checkpoint is False:
             yield f"CHECKPOINT=0 and {said(c, name)} exclude each other: leave one of them out"
@@ -206,8 +202,8 @@ def training(c) -> Iterator[str]:
     if ("weights" in info.shards or not info.same_update) and (c.ema or c.swa or c.replicas):
         what = "shards the weights over the ranks" if info.shards else "trains different weights on each rank"
         yield f"MODE={c.mode} {what}: leave EMA, SWA and REPLICAS out, or use ddp"
-    if not c.sync and (c.loss_guard or c.norm == "sync"):
-        yield "SYNC=0 exchanges nothing, and LOSS_GUARD and NORM=sync ask all ranks: leave one of them out"
+    if not c.sync and c.norm == "sync":
+        yield "SYNC=0 exchanges nothing, and NORM=sync sums over all ranks: leave one of them out"
     if c.precision == "fp16" and c.compression == "powersgd":
         yield "COMPRESSION=powersgd would keep one overflow of fp16 in every later step: use PRECISION=bf16"
     if c.precision == "fp16" and c.adasum:
@@ -215,15 +211,12 @@ def training(c) -> Iterator[str]:
 
 
 def mistake(c) -> Iterator[str]:
-    """A mistake is made where a right script would do something else, and nowhere else."""
     if c.mistake == "none":
         return
     if MODES[c.mode].baseline or not c.sync:
         yield f"MISTAKE={c.mistake} is made in a training: use MODE=ddp or horovod, and SYNC=1"
     if MODES[c.mode].shards or not MODES[c.mode].same_update:
         yield f"MISTAKE={c.mistake} is made where every rank holds all: use MODE=ddp or horovod"
-    if c.resume or c.evaluate:
-        yield f"MISTAKE={c.mistake} is made in a training from its start: leave RESUME and EVALUATE out"
     for requirement in mistakes.MISTAKES[c.mistake].requires:
         if not requirement.met(c):
             yield f"MISTAKE={c.mistake} needs {requirement.words}"
@@ -281,8 +274,6 @@ def several_hosts(c) -> Iterator[str]:
         shlex.split(c.remote or "")
     except ValueError as error:
         yield f"REMOTE={c.remote}: {error}"
-    if c.gpu_ids:
-        yield f"GPUS={c.gpu_ids} names GPUs of one machine: with HOSTS give a number, and CUDA_VISIBLE_DEVICES on each"
     if MODES[c.mode].one_process and c.num_devices > first.slots:
         most = f"GPUS={first.slots} on {first.name}, the first"
         yield f"MODE={c.mode} is one process on one machine: {words} has {most}; use MODE=ddp or horovod for more"

@@ -92,8 +92,8 @@ class Mode(collectives.Mode):
         if not hasattr(self.model, "set_custom_all_gather"):
             return False
         for name, part in {**self.blocks, **self.norms, "the rest": self.model}.items():
-            part.set_custom_all_gather(WatchedGather(name, span, note))
-            part.set_custom_reduce_scatter(WatchedScatter(name, span, note))
+            part.set_custom_all_gather(Watched(all_gather, f"gather {name}", span, note))
+            part.set_custom_reduce_scatter(Watched(reduce_scatter, f"scatter {name}", span, note))
         return True
 
     @contextlib.contextmanager
@@ -174,27 +174,15 @@ def part_of(value, parameter: torch.Tensor):
 class Watched:
     """A collective of one block, as FSDP calls it, and its memory."""
 
-    def __init__(self, name: str, span: Callable | None, note: Callable[[torch.Tensor], None]):
-        self.name, self.note = name, note
+    def __init__(self, collective: Callable, name: str, span: Callable | None, note: Callable[[torch.Tensor], None]):
+        self.collective, self.name, self.note = collective, name, note
         self.span = span or (lambda lane, name, nbytes: contextlib.nullcontext())
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, **options):
+        with self.span("communication", self.name, max(output_tensor.nbytes, input_tensor.nbytes)):  # the whole one
+            return self.collective(output_tensor, input_tensor, **options)
 
     def allocate(self, size, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         tensor = torch.empty(*size, dtype=dtype, device=device)
         self.note(tensor)
         return tensor
-
-
-class WatchedGather(Watched):
-    """output_tensor: the parts of all ranks, input_tensor: this rank's."""
-
-    def __call__(self, output_tensor, input_tensor, group, async_op=False):
-        with self.span("communication", f"gather {self.name}", output_tensor.nbytes):
-            return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
-
-
-class WatchedScatter(Watched):
-    """input_tensor: this rank's whole gradient, output_tensor: its part of the sum or the mean, as ``op`` says."""
-
-    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
-        with self.span("communication", f"scatter {self.name}", input_tensor.nbytes):
-            return reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

@@ -98,6 +98,7 @@ class Epochs:
 
     def end_epoch(self) -> None:
         trainer = self.trainer
+        trainer.count_left_out()
         row = {"epoch": len(self.rows) + 1, "steps": trainer.step, "images_seen": trainer.images_seen,
                "train_loss": finite(self.mean_loss_sum() / max(1, trainer.loss_steps)),
                "lr": trainer.lr_of(trainer.images_seen - self.config.global_batch)}  # fmt: skip
@@ -166,6 +167,7 @@ class Epochs:
     def state(self) -> dict:
         """Everything that resuming needs, but for what each rank has of its own. Every rank calls it."""
         trainer, mode = self.trainer, self.trainer.mode
+        trainer.count_left_out()
         return {
             "format": checkpoint.FORMAT,
             "version": checkpoint.VERSION,

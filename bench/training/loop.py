@@ -94,10 +94,9 @@ def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
 
 class Trainer:
     """One process's wrapped model and optimizer, and the state of the loop. lr_of: images seen -> learning rate.
-    Reading skipped_steps or loss_steps may wait for the device."""
+    ``count_left_out`` before reading skipped_steps or loss_steps."""
 
     left_out = None  # whether a fused optimizer left the last step out, on the device
-    unread = None  # how many it left out that are not counted yet, on the device
 
     def __init__(
         self, config: RunConfig, mode: Mode, model: nn.Module, optimizer: torch.optim.Optimizer,
@@ -114,6 +113,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.stepped = False  # whether the optimizer was called in this step
         self.one = torch.ones((), device=self.device)
+        self.uncounted = torch.zeros((), dtype=torch.long, device=self.device)  # steps that were left out there
         if self.scaler.is_enabled():
             optimizer.register_step_post_hook(self.note_step)
         self.guard = LossGuard(config.loss_guard) if config.loss_guard else None
@@ -216,7 +216,7 @@ class Trainer:
         """The optimizer's step with final gradients, unless the guard or the scaler skips it: both look at values that
         are the same on every rank, so all ranks skip together. Returns whether it was taken, as far as is known."""
         if self.guard and not self.guard.accepts(self.mode.reduce(loss.nan_to_num(nan=math.inf), "max").item()):
-            self.counted_skips += 1
+            self.skipped_steps += 1
             return False
         if self.config.clip_norm:
             self.scaler.unscale_(self.optimizer)
@@ -225,38 +225,19 @@ class Trainer:
         self.stepped = False
         self.mode.step(self.optimizer, self.scaler)
         if self.scaler.is_enabled() and not self.scaler_stepped():
-            self.counted_skips += 1
+            self.skipped_steps += 1
             return False
         return True
 
     def add_loss(self, loss: torch.Tensor) -> None:
         self.loss_sum += loss if self.left_out is None else loss.masked_fill(self.left_out, 0)
-        self.counted_losses += 1
+        self.loss_steps += 1
 
-    def read_left_out(self) -> None:
-        """Wait for the device, and count the steps that it left out."""
-        if self.unread is not None:
-            left, self.unread = int(self.unread), None
-            self.counted_skips += left
-            self.counted_losses -= left
-
-    @property
-    def skipped_steps(self) -> int:
-        self.read_left_out()
-        return self.counted_skips
-
-    @skipped_steps.setter
-    def skipped_steps(self, number: int) -> None:
-        self.unread, self.counted_skips = None, number
-
-    @property
-    def loss_steps(self) -> int:
-        self.read_left_out()
-        return self.counted_losses
-
-    @loss_steps.setter
-    def loss_steps(self, number: int) -> None:
-        self.counted_losses = number
+    def count_left_out(self) -> None:
+        """Call it before reading skipped_steps or loss_steps: count what the device left out, which waits for it."""
+        left = int(self.uncounted)
+        self.skipped_steps, self.loss_steps = self.skipped_steps + left, self.loss_steps - left
+        self.uncounted.zero_()
 
     def note_step(self, *_) -> None:
         self.stepped = True
@@ -276,7 +257,7 @@ class Trainer:
         if self.averages:
             return not left_out.item()
         self.left_out = left_out
-        self.unread = left_out.long() if self.unread is None else self.unread + left_out
+        self.uncounted += left_out
         return True
 
     def begin(self, phase: str, after: str) -> None:

@@ -180,6 +180,7 @@ def evaluate(built: Built, data: Data) -> None:
 def collect(trainer: Trainer, epochs: Epochs, data: Data, observer: Observer, measured: dict) -> list[dict]:
     """Every rank's part of the record, by rank; each also has what was observed, and its machine, for ``write``."""
     topology = trainer.mode.topology
+    trainer.count_left_out()
     observed = observer.part(data.train_set, data.val_set, epochs.rows, measured["facts"])
     part = {
         "rank": topology.rank,

@@ -64,8 +64,8 @@ class HostWaits(hooks.Hook):
     def __init__(self, trainer: Trainer):
         modes = str(Path(inspect.getfile(type(trainer.mode))).parent)
         files = inspect.getfile(type(trainer)), inspect.getfile(hooks), modes
-        asked_for = Trainer.update.__name__, Trainer.save_snapshot.__name__  # by LOSS_GUARD and SNAPSHOTS
-        self.waits = HostSyncs(trainer.device.type == "cuda", files, asked_for)
+        by_option = (Trainer.update, Trainer.save_snapshot, Trainer.count_left_out)  # LOSS_GUARD, SNAPSHOTS, REPLICAS
+        self.waits = HostSyncs(trainer.device.type == "cuda", files, tuple(f.__name__ for f in by_option))
         self.before_step, self.after_step = self.waits.step_begins, self.waits.step_ends
         self.close = self.waits.close
 

@@ -46,6 +46,7 @@ class Replicas(Hook):
 
     def after_step(self) -> None:
         trainer = self.trainer
+        trainer.count_left_out()
         if trainer.skipped_steps == self.skipped:
             self.learning_rates.append(trainer.optimizer.param_groups[0]["lr"])
         self.skipped = trainer.skipped_steps

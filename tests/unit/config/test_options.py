@@ -331,7 +331,7 @@ def test_a_wrong_list_of_gpus_is_refused(given, words):
 
 def test_the_names_of_other_scripts_lead_to_options_and_are_none():
     options = {flag_of(f)[2:] for f in FIELDS.values()}
-    names = [name for table in (synonyms.WRITE, synonyms.NO_OPTION) for each in table.values() for name in each]
+    names = [name for table in (synonyms.WRITE, synonyms.NO_OPTION) for each in table.values() for name in each.split()]
     assert len(names) == len(set(names)) and not options & set(names)
     assert {synonyms.option_of(text) for text in synonyms.WRITE} <= options
 
