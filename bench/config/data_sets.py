@@ -9,8 +9,6 @@ from bench.config import own
 
 @dataclass(frozen=True)
 class DataSetInfo:
-    """One line of the table."""
-
     module: str  # that loads it, in its workload's folder
     image_size: int | None = None  # pixels per side unless given; None: by device, as for photographs
     path: bool = False  # it is in a folder that the user names, DATA=KIND:PATH; otherwise it comes whole into memory
@@ -40,7 +38,6 @@ IN_MEMORY = tuple(name for name, info in DATA_SETS.items() if not info.path)
 
 
 def choices() -> list[str]:
-    """What a person can write for DATA."""
     named = [f"{name}:PATH" if info.path else name for name, info in DATA_SETS.items()]
     return [*named, URL, f"your own as {own.FORM}"]
 

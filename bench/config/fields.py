@@ -41,12 +41,10 @@ def in_words(f: dataclasses.Field, value) -> str:
 
 
 def base_type(f: dataclasses.Field) -> type:
-    """``int | None`` -> int: the type in which a value of this option is written."""
     return next(t for t in (bool, int, float, str) if t is f.type or t in getattr(f.type, "__args__", ()))
 
 
 def check_value(f: dataclasses.Field, value) -> None:
-    """Raise UserError when a value is not among its option's choices or in its range."""
     if value is None:
         return
     meta, name = f.metadata, variable_of(f)

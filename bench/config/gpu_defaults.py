@@ -89,21 +89,13 @@ def power_of_two(number: int) -> int:
 
 
 def in_words(values: dict) -> str:
-    """What was chosen, for the label of a record.
-
-    >>> in_words({"precision": "bf16", "fused": True, "per_device_batch": 256})
-    'precision=bf16 fused=1 batch=256'
-    """
+    """What was chosen, for the label of a record: precision=bf16 fused=1 batch=256."""
     words = {name: int(value) if isinstance(value, bool) else value for name, value in values.items()}
     return " ".join(f"{FIELDS[name].metadata['flag'] or name}={value}" for name, value in words.items())
 
 
 def sentence(config: RunConfig) -> str:
-    """For the user, before a run; empty where nothing was chosen for the GPU.
-
-    >>> sentence(RunConfig().labelled(gpu_defaults="precision=bf16 channels_last=1 fused=0 batch=256"))
-    'defaults for this GPU: bf16, channels_last, batch 256; PLAIN=1 turns them off'
-    """
+    """For the user, before a run; empty where nothing was chosen for the GPU."""
     if not config.label.gpu_defaults:
         return ""
     found = dict(word.split("=") for word in config.label.gpu_defaults.split())

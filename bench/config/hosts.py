@@ -26,11 +26,7 @@ class Host(NamedTuple):
 
 
 def parse(text: str) -> list[Host]:
-    """The machines of a list.
-
-    >>> parse("node1:4,10.0.0.2")
-    [Host(name='node1', slots=4), Host(name='10.0.0.2', slots=1)]
-    """
+    """The machines of a list; one without a number has one device."""
     hosts = []
     for entry in text.split(","):
         found = LINE.fullmatch(entry.strip())
@@ -124,11 +120,7 @@ def share(hosts: list[Host], num_devices: int) -> list[Host] | None:
 
 
 def possible(hosts: list[Host]) -> list[int]:
-    """The numbers of devices that ``share`` takes.
-
-    >>> possible(parse("a:2,b:2,c:2"))
-    [1, 2, 4, 6]
-    """
+    """The numbers of devices that ``share`` takes."""
     return [*range(1, hosts[0].slots), *(sum(host.slots for host in hosts[: n + 1]) for n in range(len(hosts)))]
 
 

@@ -21,8 +21,6 @@ class Look:
 
 @dataclass(frozen=True)
 class ModeInfo:
-    """One line of the table."""
-
     summary: str
     look: Look
     launchers: tuple[str, ...]  # that can start it, the default first

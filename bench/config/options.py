@@ -48,7 +48,6 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
         rules.check(self, KNOBS)
 
     def labelled(self, **changes) -> "RunConfig":
-        """The same run with another label."""
         return dataclasses.replace(self, label=dataclasses.replace(self.label, **changes))
 
     @property
@@ -68,7 +67,6 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
 
     @property
     def task(self) -> str:
-        """What the ranks do, one of TASKS."""
         return tasks.parse(self.label.probe)[0] if self.label.probe else tasks.TRAIN
 
     @property
@@ -95,12 +93,6 @@ def when_not_given(config: RunConfig, f: dataclasses.Field):
 
 
 def names(*sections: type) -> list[str]:
-    """The options of these sections.
-
-    >>> from bench.config.sections import Fsdp, Local
-    >>> names(Fsdp, Local)
-    ['reshard', 'prefetch', 'param_dtype', 'reduce_dtype', 'local_steps']
-    """
     return [f.name for section in sections for f in dataclasses.fields(section)]
 
 

@@ -10,15 +10,12 @@ KERAS = "keras:"  # before a model of Keras: keras:NAME, keras:FILE.py:FUNCTION
 def named(text: str) -> tuple[str, str] | None:
     """(file or module, function) of a value; None for one that is something else.
 
-    >>> named("mine/net.py:build"), named("package.module:build"), named("resnet18"), named("tar:/data/x")
+    >>> named("mine/net.py:build"), named("package.module:build"), named("tar:/data/x"), named("keras:ResNet50")
     (('mine/net.py', 'build'), ('package.module', 'build'), None, None)
-    >>> named("keras:mine/net.py:build"), named("keras:ResNet50")
-    (('mine/net.py', 'build'), None)
     """
     found = re.fullmatch(r"(.+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)+):([^\W\d]\w*)", text.removeprefix(KERAS))
     return (found[1], found[2]) if found else None
 
 
 def is_file(text: str) -> bool:
-    """Of the first part of what ``named`` found."""
     return text.endswith(".py")

@@ -27,7 +27,6 @@ TASKS = {
 
 
 def text_of(name: str, plan) -> str:
-    """A plan as PROBE holds it. plan: what JSON takes."""
     return json.dumps({name: plan})
 
 

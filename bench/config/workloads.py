@@ -9,8 +9,6 @@ from bench.config import data_sets
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a validation."""
-
     key: str  # in a record's epochs
     label: str  # in tables and pictures
     better: str = "up"  # or "down"
@@ -18,7 +16,6 @@ class Metric:
     margin: float = 1.0  # difference of two means that is no difference for a user, as shown; fixed before any runs
 
     def shown(self, value: float) -> float:
-        """A value as tables and pictures show it."""
         return 100 * value if self.percent else value
 
     def words(self, value: float) -> str:
@@ -41,7 +38,6 @@ class Metric:
         return f"percentage points of {self.label}" if self.percent else self.label
 
     def best(self, values) -> float | None:
-        """None does not count, and is the best of nothing."""
         known = [value for value in values if value is not None]
         return (max if self.better == "up" else min)(known, default=None)
 
@@ -54,8 +50,6 @@ class Metric:
 
 @dataclass(frozen=True)
 class WorkloadInfo:
-    """One line of the table."""
-
     name: str
     unit: str  # what throughput counts
     units: str  # in the plural

@@ -79,16 +79,14 @@ class Mode:
 
     @classmethod
     def elastic(cls, config: RunConfig, attempt: Callable) -> None:
-        """ELASTIC: train by ``attempt(config, kept)``. kept: what this process has committed, None of one that starts
-        from a file. Where the launcher starts all ranks again, a process makes one attempt."""
+        """ELASTIC: train by ``attempt(config, kept)``. kept: what this process committed; None: start from a file."""
         attempt(config, None)
 
     def commit(self, checkpoint: Callable[[], bytes]) -> None:
         """ELASTIC: keep a checkpoint in memory, beyond the file that has been written. Every rank calls it."""
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
-        """NORM=sync, before ``wrap_model``: the model with batch norms over the global batch, which one process on one
-        device sees without it."""
+        """NORM=sync, before ``wrap_model``: the model with batch norms over the global batch."""
         return model
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
@@ -108,12 +106,8 @@ class Mode:
         """After backward: when this returns, the gradients are final."""
 
     def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
-        """Take the optimizer's step with final gradients.
-
-        scaler: with PRECISION=fp16, what scaled the loss. It leaves the step out when a gradient is not finite. What is
-        not finite on one rank is not finite in the mean, so all ranks do; a mode that shards gradients must reduce
-        what the scaler found.
-        """
+        """Take the optimizer's step with final gradients. scaler: of PRECISION=fp16, skips it when a gradient is not
+        finite. In the mean that is so on all ranks; a mode that shards gradients must reduce what the scaler found."""
         if scaler:
             scaler.step(optimizer)
         else:
@@ -160,8 +154,7 @@ class Mode:
         return contextlib.nullcontext()
 
     def wrap_replicas(self, models: list[nn.Module]) -> nn.Module:
-        """``wrap_model`` of a simulated step (bench/predict/memory/step.py): a model for each device of this process,
-        all computing in the calling thread."""
+        """``wrap_model`` of a simulated step (bench/predict/memory/step.py): a model for each device of the process."""
         return models[0]
 
     def compute_threads(self) -> int:
@@ -189,8 +182,7 @@ class Mode:
         return model
 
     def judged(self, model: nn.Module) -> nn.Module:
-        """What a validation calls: the plain model. Its forward pass needs no other rank, as shares may differ by a
-        batch and DDP's own is a collective."""
+        """What a validation calls: the plain model, as DDP's forward is a collective and shares may differ."""
         return self.unwrap(model)
 
     def on_all_devices(self, plain: nn.Module) -> nn.Module:

@@ -178,15 +178,13 @@ class CpuDataParallel(nn.Module):
             thread.shutdown()
 
     def forward(self, *inputs, **kwargs):
-        """Arguments as the module's own, with tensors [global_batch, …] in them -> its outputs of the whole batch, in
-        the order of the examples."""
+        """The module's own arguments, with tensors [global_batch, …] -> its outputs of the whole batch, in order."""
         calls = self.scatter(inputs, kwargs)
         replicas = self.replicate(len(calls))
         return self.gather(self.parallel_apply(replicas, calls))
 
     def scatter(self, inputs: tuple, kwargs: dict) -> list[tuple]:
-        """The arguments of one call per replica: views of [global_batch / num_replicas, …]. A small batch may give
-        fewer."""
+        """The arguments of one call per replica, fewer of a small batch: views of [global_batch / num_replicas, …]."""
         return scattered(inputs, kwargs, lambda tensor: tensor.chunk(self.num_replicas))
 
     def replicate(self, count: int) -> list[nn.Module]:

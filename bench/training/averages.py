@@ -72,7 +72,6 @@ class Averages:
         return {name: self.judged[name] for name, averaged in self.models.items() if averaged.n_averaged}
 
     def state(self) -> dict[str, dict]:
-        """For a checkpoint: name -> the state dict of the AveragedModel."""
         return {name: averaged.state_dict() for name, averaged in self.models.items()}
 
     def buffers(self) -> dict[str, dict[str, torch.Tensor]]:

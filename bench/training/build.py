@@ -71,7 +71,6 @@ def load(config: RunConfig, script: Script, status: StatusWriter) -> Data:
 
 
 def build_trainer(config: RunConfig, script: Script, data: Data, status: StatusWriter, run_dir: Path) -> Built:
-    """The trainer, with the wrapped model and optimizer."""
     notes, mode = [], script.mode
     checkpoint = resumed_from(config, mode, run_dir)
     model = build_model(config, script, data, notes.append, checkpoint)
@@ -148,7 +147,6 @@ def require_room(config: RunConfig, mode: Mode, model: nn.Module) -> None:
 
 
 def prepare_epochs(built: Built, data: Data) -> Epochs:
-    """The epochs, with the checkpoint, the tracker and the comparison of the replicas."""
     trainer = built.trainer
     config, topology = trainer.config, trainer.mode.topology
     steps = len(data.train_set) // config.global_batch  # of an epoch, whole ones

@@ -33,8 +33,6 @@ BEST = "best.pt"  # that of its best epoch
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that was read, and where it lies."""
-
     state: dict
     path: Path
 
@@ -127,10 +125,8 @@ def read(path: Path) -> dict:
 
 
 def best_of(path: Path, rows: list[dict], metric: Metric) -> Path | None:
-    """The checkpoint of the best epoch that ``path`` knows, beside it; None where it was not kept. rows: its epochs.
-
-    A best.pt beside the checkpoint of an earlier epoch may be of an epoch after that one.
-    """
+    """The checkpoint of the best epoch that ``path`` knows, beside it; None where it was not kept. rows: its epochs. A
+    best.pt beside the checkpoint of an earlier epoch may be of a later one."""
     validated = [row for row in rows if row.get(metric.key) is not None and row.get("loss", 0) is not None]
     best = path.parent / BEST
     if path.name not in (LATEST, BEST):
@@ -163,10 +159,6 @@ def is_whole(value, least: int = 0) -> bool:
     return type(value) is int and least <= value < LARGEST_WHOLE
 
 
-def is_positive(value) -> bool:
-    return is_whole(value, 1)
-
-
 def is_finite(value) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
@@ -186,14 +178,12 @@ def is_config(values) -> bool:
 
 
 def is_row(row) -> bool:
-    """What an epoch leaves for the record."""
     if not is_dict(row) or not all(isinstance(value, int | float | None) for value in row.values()):
         return False
     return is_whole(row.get("epoch")) and is_whole(row.get("steps")) and is_finite(row.get("elapsed_s"))
 
 
 def is_part(part) -> bool:
-    """What a rank gives to a checkpoint."""
     return is_dict(part) and all(are_tensors(part.get(key)) for key in ("buffers", "rng"))
 
 
@@ -213,8 +203,8 @@ PARTS = {
     "accuracy": lambda value: isinstance(value, list) and all(map(is_row, value)),  # a row per epoch, as in the record
     "guard": lambda value: value is None or is_finite(value),  # the mean loss that the loss guard knows
     "config": is_config,
-    "num_images": is_positive,  # of the training set
-    "world_size": is_positive,
+    "num_images": lambda value: is_whole(value, 1),  # of the training set
+    "world_size": lambda value: is_whole(value, 1),
     # By rank: buffers (batch norms differ in some modes), also of the averages, the state of the random numbers, the
     # names of images that could not be read.
     "ranks": lambda value: isinstance(value, list) and all(map(is_part, value)),

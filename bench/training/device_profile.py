@@ -55,8 +55,6 @@ class Moments(Hook):
 
     @contextlib.contextmanager
     def on_modules(self) -> Iterator[None]:
-        """Within it, the parameters' moments are noted."""
-
         def needed(module: nn.Module, *_) -> None:
             for parameter in module.parameters(recurse=False):
                 self.on_phase(("needed", self.names[parameter]))

@@ -43,13 +43,10 @@ class Epochs:
 
     def add_tracker(self, tracker) -> None:
         """A tracker gets every epoch's row, which is a mean over the ranks, and every loss that rank 0 knows."""
-        self.tracker = tracker
+        self.tracker, losses = tracker, Hook()
         name = "train/loss" if self.trainer.progress.rank is None else "train/loss_rank0"
-        self.trainer.hooks.append(TrackedLoss(tracker, name))
-
-    @property
-    def best(self) -> float | None:
-        return self.metric.best(row.get(self.metric.key) for row in self.rows)
+        losses.on_loss = lambda step, loss: tracker.log(step, {name: loss})
+        self.trainer.hooks.append(losses)
 
     def ends(self) -> list[int]:
         """The last step of each epoch that is still to be trained."""
@@ -118,12 +115,11 @@ class Epochs:
             self.replicas.end_epoch()
         row |= {"elapsed_s": self.elapsed_s(), "validate_s": self.elapsed_s() - trained_s,
                 "skipped_steps": trainer.skipped_steps}  # fmt: skip
-        value = row.get(self.metric.key)
-        best = value is not None and row["loss"] is not None and self.metric.improves(value, self.best)
+        value, earlier = row.get(self.metric.key), self.metric.best(row.get(self.metric.key) for row in self.rows)
+        best = value is not None and row["loss"] is not None and self.metric.improves(value, earlier)
         self.rows.append(row)
         trainer.progress.resume(trainer.step)
-        if self.tracker:
-            self.tracker.log(trainer.step, {f"epoch/{k}": float(v) for k, v in row.items() if v is not None})
+        self.tracker.log(trainer.step, {f"epoch/{k}": float(v) for k, v in row.items() if v is not None})
         if self.config.checkpoint:
             self.write_checkpoint(ends_epoch=True, best=best)
         if trainer.mode.topology.rank == 0:
@@ -204,7 +200,6 @@ class Epochs:
         self.notes += differences(state, self.config, trainer.mode.topology.world_size)
 
     def put_back(self, state: dict, rank: int) -> None:
-        """All but the weights and the optimizer's state."""
         trainer = self.trainer
         if trainer.scaler.is_enabled() and state["scaler"]:
             trainer.scaler.load_state_dict(state["scaler"])
@@ -241,14 +236,6 @@ class Epochs:
         if done >= self.config.epochs:
             raise UserError(f"RESUME: {path} has done {done} epochs, and EPOCHS={self.config.epochs} counts them all: "
                             f"use EPOCHS={done + 1} or more")  # fmt: skip
-
-
-class TrackedLoss(Hook):
-    def __init__(self, tracker, name: str):
-        self.tracker, self.name = tracker, name
-
-    def on_loss(self, step: int, loss: float) -> None:
-        self.tracker.log(step, {self.name: loss})
 
 
 def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str]:

@@ -12,15 +12,12 @@ import torch
 
 from bench.config.options import RunConfig
 from bench.config.values import parse_fault
-from bench.measure.timeline import StepTimeline
 
 
 class Hook:
-    """Does nothing at any place: override what is needed. Every rank has the same hooks, as they may communicate.
-
-    A step's time ends after ``after_optimizer``. The next two count towards the step that follows, unless the hook
-    calls ``trainer.clock.resume()`` at its end.
-    """
+    """Override what is needed. Every rank has the same hooks, as they may communicate. A step's time ends after
+    ``after_optimizer``; the next two count towards the following step, unless the hook calls
+    ``trainer.clock.resume()`` at its end."""
 
     def on_phase(self, name: str) -> None:
         """A phase begins: "waiting for data", "forward", "backward", "synchronize" or "optimizer step"."""
@@ -42,13 +39,6 @@ class Hook:
 
     def after_step(self) -> None:
         """The step is counted in ``trainer.step``."""
-
-
-class TimelinePhases(Hook):
-    """The loop's phases in the timeline of a profiled step."""
-
-    def __init__(self, timeline: StepTimeline):
-        self.on_phase = timeline.phase
 
 
 # --- harm on purpose --------------------------------------------------------------------------------------------------

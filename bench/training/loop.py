@@ -65,17 +65,11 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
     if warmup > epochs * num_images:
         raise UserError("LR_WARMUP_STEPS is longer than the run: the learning rate would never get to LR")
     schedule, drops = parse_schedule(config.schedule)
+    lr = scaled_lr(config.lr, config.global_batch, config.lr_batch)
     lr_of = functools.partial(
-        learning_rate,
-        lr=scaled_lr(config.lr, config.global_batch, config.lr_batch),
-        images_per_epoch=num_images,
-        epochs=epochs,
-        schedule=schedule,
-        drops=drops,
-        schedule_epochs=config.schedule_epochs,
-        schedule_factor=config.schedule_factor,
-        lr_warmup_images=warmup,
-    )
+        learning_rate, lr=lr, images_per_epoch=num_images, epochs=epochs, schedule=schedule, drops=drops,
+        schedule_epochs=config.schedule_epochs, schedule_factor=config.schedule_factor, lr_warmup_images=warmup,
+    )  # fmt: skip
     try:
         lr_of(0)
     except ValueError as error:
@@ -288,10 +282,7 @@ class Trainer:
 
 class LossGuard:
     """LOSS_GUARD=f: skip a step whose loss is not finite, or above f times the running mean of the accepted ones.
-
-    It gets the largest loss of any rank, so that all ranks skip together. That costs a reduction and a wait for the
-    device in every step.
-    """
+    It gets the largest loss of any rank, so that all skip together: a reduction and a wait for the device per step."""
 
     def __init__(self, factor: float):
         self.factor = factor

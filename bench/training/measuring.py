@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from torch.utils.data import Dataset
 
 from bench.config.sections import AVERAGES
-from bench.measure import node, steady
-from bench.measure.allocations import address_of, record_step
-from bench.measure.environment import collect_environment
+from bench.measure import allocations, environment, horovod_timeline, load, node, steady
 from bench.measure.facts import collect_facts
-from bench.measure.horovod_timeline import share_communication
-from bench.measure.load import Load
 from bench.measure.memory import MemorySampler
 from bench.measure.timeline import PROFILED_STEPS
 from bench.observe.weights import hash_of, state_of
@@ -26,7 +22,7 @@ from bench.training.averages import stored
 from bench.training.build import Built, Data
 from bench.training.epochs import Epochs
 from bench.training.holdings import holdings, notes_of
-from bench.training.hooks import TimelinePhases
+from bench.training.hooks import Hook
 from bench.training.loop import Trainer
 from bench.training.observer import Observer
 from bench.training.validation import validate, validate_averages
@@ -116,7 +112,7 @@ class Timing:
         self.trainer.clock.wait()
         self.memory.mark("timed")
         self.trainer.mode.barrier()
-        self.load = Load()  # of this machine
+        self.load = load.Load()  # of this machine
         self.trainer.clock.start()
         self.moments["first_timed_step"] = steady.now()
 
@@ -144,15 +140,17 @@ def examine(trainer: Trainer, stream: Iterator, train_set: Dataset, steps: Steps
     if mode.timeline:
         until_exchange = -(trainer.step - steps.first + PROFILED_STEPS) % mode.period
         trainer.train_steps(stream, until_exchange)  # the watched step exchanges
-        with trainer.hooked(TimelinePhases(mode.timeline)):
+        phases = Hook()
+        phases.on_phase = mode.timeline.phase
+        with trainer.hooked(phases):
             mode.timeline.record(take_step, mode.barrier)
         found["timeline"] = mode.timeline.result(trainer.step - 1)
     if trainer.config.memory:
         mode.compute_in_calling_thread(trainer.model)
         mode.barrier()
         kept = functools.partial(holdings, trainer, train_set)
-        with notes_of(trainer, address_of) as noted:
-            filled = record_step(take_step, mode.topology.devices, kept, noted, mode.buckets)
+        with notes_of(trainer, allocations.address_of) as noted:
+            filled = allocations.record_step(take_step, mode.topology.devices, kept, noted, mode.buckets)
         for device, parts in zip(devices, filled, strict=True):
             device["memory_parts"] = parts
     return found
@@ -173,8 +171,8 @@ def evaluate(built: Built, data: Data) -> None:
     elif checkpoint and any(name in checkpoint.state for name in AVERAGES):
         built.notes.append(f"MODE={config.mode} shards the weights: the checkpoint's averages were not validated")
     if mode.topology.rank == 0:
-        environment = collect_environment()
-        write_evaluation(trainer.run_dir, config, mode.topology, environment, result, seconds, built.notes)
+        facts = environment.collect_environment()
+        write_evaluation(trainer.run_dir, config, mode.topology, facts, result, seconds, built.notes)
 
 
 def collect(trainer: Trainer, epochs: Epochs, data: Data, observer: Observer, measured: dict) -> list[dict]:
@@ -204,9 +202,8 @@ def collect(trainer: Trainer, epochs: Epochs, data: Data, observer: Observer, me
 
 
 def write(trainer: Trainer, epochs: Epochs, parts: list[dict], observer: Observer) -> None:
-    """Rank 0: put the parts together, and write the record."""
     mode = trainer.mode
     if mode.topology.rank == 0:
-        share_communication(parts)
-        observed, environment, path = observer.together(parts), collect_environment(), trainer.run_dir
-        write_record(path, trainer.config, mode.topology, mode.label, environment, parts, epochs.rows, observed)
+        horovod_timeline.share_communication(parts)
+        observed, machine, path = observer.together(parts), environment.collect_environment(), trainer.run_dir
+        write_record(path, trainer.config, mode.topology, mode.label, machine, parts, epochs.rows, observed)

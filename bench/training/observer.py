@@ -11,15 +11,7 @@ from pathlib import Path
 from torch.utils.data import Sampler
 
 from bench.config.options import RunConfig
-from bench.observe.coverage import coverage, first_steps, walks_of
-from bench.observe.gradients import GradientProbe, Gradients
-from bench.observe.loads import LoadedWeights, Loads
-from bench.observe.metrics import Metrics
-from bench.observe.norms import Norms, batch_norms, norm_of
-from bench.observe.together import columns, put_together
-from bench.observe.waits import HostSyncs, Waits
-from bench.observe.weights import hash_of, state_of
-from bench.observe.writers import Writers, WrittenFiles
+from bench.observe import coverage, gradients, loads, metrics, norms, together, waits, weights, writers
 from bench.record.observed import from_samples, rate_of
 from bench.training import hooks
 from bench.training.loop import Trainer
@@ -29,19 +21,24 @@ NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # a mode's gradi
 LR_SAMPLES = 997  # places of the schedule at which its highest is looked for; a prime, so as not to fall in with cycles
 # Key of ``observed`` -> the function that makes it of the ranks' parts.
 JOINS = {
-    "start": columns,
-    "end": columns,
-    "data": lambda parts: coverage([part["walks"] for part in parts], parts[0]["num_images"]),
+    "start": together.columns,
+    "end": together.columns,
+    "data": lambda parts: coverage.coverage([part["walks"] for part in parts], parts[0]["num_images"]),
     "augmentation": lambda streams: {"streams": streams},
-    **Metrics.joins, **Norms.joins, **WrittenFiles.joins, **LoadedWeights.joins, **Gradients.joins, **Waits.joins,
-}  # fmt: skip
+    **metrics.Metrics.joins,
+    **norms.Norms.joins,
+    **writers.WrittenFiles.joins,
+    **loads.LoadedWeights.joins,
+    **gradients.Gradients.joins,
+    **waits.Waits.joins,
+}
 
 
 class FirstGradient(hooks.Hook):
     """The gradients of the first step: a rank's own, before their exchange, and the result of the exchange."""
 
     def __init__(self, trainer: Trainer):
-        self.probe = GradientProbe(p for group in trainer.optimizer.param_groups for p in group["params"])
+        self.probe = gradients.GradientProbe(p for group in trainer.optimizer.param_groups for p in group["params"])
 
     def after_synchronize(self) -> None:
         if self.probe.hooks:
@@ -65,7 +62,7 @@ class HostWaits(hooks.Hook):
         modes = str(Path(inspect.getfile(type(trainer.mode))).parent)
         files = inspect.getfile(type(trainer)), inspect.getfile(hooks), modes
         by_option = (Trainer.update, Trainer.save_snapshot, Trainer.count_left_out)  # LOSS_GUARD, SNAPSHOTS, REPLICAS
-        self.waits = HostSyncs(trainer.device.type == "cuda", files, tuple(f.__name__ for f in by_option))
+        self.waits = waits.HostSyncs(trainer.device.type == "cuda", files, tuple(f.__name__ for f in by_option))
         self.before_step, self.after_step = self.waits.step_begins, self.waits.step_ends
         self.close = self.waits.close
 
@@ -80,7 +77,7 @@ class Observer:
         self.config = config
         self.untimed = []  # hooks that slow a step down
         if config.watch:  # before the model is built
-            self.writers, self.loads = Writers(run_dir), Loads()
+            self.writers, self.loads = writers.Writers(run_dir), loads.Loads()
 
     def start(self, trainer: Trainer) -> None:
         """The model is wrapped, and nothing has been trained in this run."""
@@ -97,7 +94,7 @@ class Observer:
     def state(self) -> dict[str, str]:
         """Parameters and buffers as hashes, every tensor whole. Every rank calls it."""
         mode, model = self.trainer.mode, self.trainer.model
-        return state_of(mode.unwrap(model), mode.full_state(model))
+        return weights.state_of(mode.unwrap(model), mode.full_state(model))
 
     def timing_starts(self) -> None:
         for hook in self.untimed:
@@ -122,7 +119,7 @@ class Observer:
             "data": self.data(len(train_set), rows),
             "augmentation": self.augmentation(train_set),
             "reported": self.reported(rows, val_set),
-            "norm": norm_of(batch_norms(self.trainer.model), self.config.per_device_batch),
+            "norm": norms.norm_of(norms.batch_norms(self.trainer.model), self.config.per_device_batch),
         }
 
     def data(self, number: int, rows: list[dict]) -> dict:
@@ -134,15 +131,16 @@ class Observer:
         # The epoch in which a run is resumed is not whole.
         epochs = [(a - first, b - first) for a, b in itertools.pairwise(ends) if a > first or a == first == 0]
         ranks = self.trainer.mode.topology.world_size
-        steps = [draws % number for draws in first_steps(self.sampler, ranks, epochs)]
-        return {"walks": walks_of(steps, epochs), "num_images": number}
+        steps = [draws % number for draws in coverage.first_steps(self.sampler, ranks, epochs)]
+        return {"walks": coverage.walks_of(steps, epochs), "num_images": number}
 
     def augmentation(self, train_set) -> str | None:
         """A hash of the augmentation seeds of the first steps; None without augmentation."""
         seeds_of = getattr(train_set, "augmentation_seeds", None)
         if not (self.config.augment and seeds_of):
             return None
-        return hash_of(seeds_of(draws).tobytes() for draws in itertools.islice(self.sampler, FINGERPRINTED_STEPS))
+        first = itertools.islice(self.sampler, FINGERPRINTED_STEPS)
+        return weights.hash_of(seeds_of(draws).tobytes() for draws in first)
 
     def reported(self, rows: list[dict], val_set) -> dict | None:
         """What this rank would print of its epochs; None where nothing was validated."""
@@ -159,11 +157,10 @@ class Observer:
                  "loader_workers_total": sum(part["loader_workers"] for part in parts)}  # fmt: skip
         known = from_samples(self.config, known, parts)
         known["learning_rate"] = self.learning_rate(parts[0]["observed"]["data"]["num_images"])
-        observed, _ = put_together([part.pop("observed") for part in parts], known, JOINS)
+        observed, _ = together.put_together([part.pop("observed") for part in parts], known, JOINS)
         return observed
 
     def learning_rate(self, num_images: int) -> dict | None:
-        """The highest learning rate of the schedule."""
         config = self.config
         if config.lr_batch is None:
             return None

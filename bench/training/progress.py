@@ -68,7 +68,6 @@ class Progress:
             self.validating, self.validated_at = batch, now
 
     def memory_gib(self) -> float:
-        """Of this process: what its GPU's allocator holds, or its resident memory."""
         if self.device.type == "cuda":
             return torch.cuda.memory_reserved(self.device) / 2**30
         import psutil

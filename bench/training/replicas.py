@@ -23,11 +23,8 @@ NOTE = (
 
 
 class Replicas(Hook):
-    """The replicas of one run, compared. Every rank has one; ``result`` is the same on all.
-
-    trainer: wrapped, before its first step. steps: how many it will take. judge: this process's model as it is now -> a
-    dict of its loss and its metrics on the whole validation set. epoch: this rank's training batches of one epoch.
-    """
+    """trainer: before its first step. steps: how many it will take. judge: this process's model as it is -> its loss
+    and metrics on the whole validation set. epoch: this rank's training batches of one epoch. Every rank has one."""
 
     def __init__(self, trainer: Trainer, steps: int, judge: Callable[[], dict], epoch: Iterable):
         self.trainer, self.judge, self.epoch = trainer, judge, epoch
@@ -60,7 +57,6 @@ class Replicas(Hook):
         self.distances.append(distances(self.mode, self.layers))
 
     def end_epoch(self) -> None:
-        """Validate every rank's model alone."""
         found = self.mode.gather(self.judge())
         self.ranks_metric.append([each[self.metric] for each in found])
         self.ranks_loss.append([each["loss"] for each in found])
@@ -112,11 +108,8 @@ def digits(value: float) -> float | None:
 
 @torch.no_grad()
 def distances(mode: Mode, layers: dict[str, list[nn.Parameter]]) -> list[float]:
-    """How far apart the replicas are, layer by layer (``formulas.replica_distance``). Every rank calls it.
-
-    Equal weights give exactly 0: in float64 N times a float32 is exact, and so is that divided by N; two replicas need
-    no float64.
-    """
+    """How far apart the replicas are, layer by layer (``formulas.replica_distance``). Every rank calls it. Equal ones
+    give exactly 0: in float64 N times a float32 is exact, and so is that divided by N; two replicas need no float64."""
     ranks = mode.topology.world_size
     exact = torch.float32 if ranks == 2 else torch.float64
     flat = torch.cat([p.detach().reshape(-1).to(exact) for parameters in layers.values() for p in parameters])
@@ -128,7 +121,6 @@ def distances(mode: Mode, layers: dict[str, list[nn.Parameter]]) -> list[float]:
 
 @torch.no_grad()
 def average(mode: Mode, model: nn.Module) -> None:
-    """Put the mean over ranks into every parameter and every buffer of floats."""
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point():
             tensor.copy_(mode.reduce(tensor, "mean"))

@@ -87,7 +87,6 @@ class Script:
         return Script(self.config, self.mode, self.workload)
 
     def permutation(self, num_images: int, seed: int, epoch: int) -> np.ndarray:
-        """The order of one epoch: [num_images] indices, the same on every process."""
         return sharding.epoch_permutation(num_images, seed, epoch)
 
     def interleaved(self, ranks: list[np.ndarray]) -> np.ndarray:

@@ -18,11 +18,8 @@ from bench.workload.loader import plain_errors
 @torch.no_grad()
 def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = None) -> dict:
     """Each process counts its share of the held-out set, and the COUNTS are summed over the ranks. A share is never
-    padded, so no example counts twice.
-
-    Batch norm's statistics may differ by rank; rank 0's are validated, as a checkpoint would hold them. judged: what to
-    call instead of the trained model (``Mode.judged``).
-    """
+    padded, so no example counts twice. Batch norm's statistics may differ by rank; rank 0's are validated, as in a
+    checkpoint. judged: what to call instead of the trained model (``Mode.judged``)."""
     trainer.status.phase(VALIDATING)
     mode, model = trainer.mode, trainer.mode.judged(trainer.model) if judged is None else judged
     own = to_cpu(dict(model.named_buffers()))

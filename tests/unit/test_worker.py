@@ -61,7 +61,7 @@ class Device:
 @pytest.fixture
 def device(monkeypatch):
     device = Device()
-    monkeypatch.setattr(measuring, "Load", lambda: device.note("load begins") or device)
+    monkeypatch.setattr(measuring.load, "Load", lambda: device.note("load begins") or device)
     monkeypatch.setattr(steady, "now", lambda: device.note("moment") or 7.0)
     return device
 
