@@ -25,6 +25,10 @@ from bench.training.validation import finite, load_buffers, means, to_cpu, valid
 from bench.workload.sharding import steps_of_epochs
 from bench.workload.weights import reason
 
+# Options that do not change what is computed when a run is resumed; the checkpoint's weights replace PRETRAINED's.
+MAY_CHANGE = (*LABELS, *names(Measuring, Resources, Files, Besides), "launcher", "fault", "workers", "in_memory",
+              "pretrained")  # fmt: skip
+
 
 class Epochs:
     """num_images: of the training set. val_batches: this process's share of the validation set, or None. examples: this
@@ -255,15 +259,9 @@ def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str
     if config.compression == "powersgd":
         yield "COMPRESSION=powersgd starts again: what it left out before is lost"
     changed = [f"{name} {before[name]} → {now[name]}" for name in now
-               if name in before and name not in may_change_on_resume() and before[name] != now[name]]  # fmt: skip
+               if name in before and name not in MAY_CHANGE and before[name] != now[name]]  # fmt: skip
     if changed:
         yield f"not as before: {', '.join(changed)}"
-
-
-def may_change_on_resume() -> list[str]:
-    """The options that do not change what is computed; the checkpoint's weights replace PRETRAINED's."""
-    others = ("launcher", "fault", "workers", "in_memory", "pretrained")
-    return [*LABELS, *names(Measuring, Resources, Files, Besides), *others]
 
 
 def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:

@@ -1,55 +1,28 @@
 """The steps of a run: warm-up, timed steps, and a few more that are examined closely. Then the record: each rank's part
 is gathered, and rank 0 writes it."""
 
-import functools
 import itertools
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from torch.utils.data import Dataset
 
 from bench.config.sections import AVERAGES
-from bench.measure import allocations, environment, horovod_timeline, load, node, steady
+from bench.measure import environment, horovod_timeline, load, node, steady
 from bench.measure.facts import collect_facts
 from bench.measure.memory import MemorySampler
 from bench.measure.timeline import PROFILED_STEPS
 from bench.observe.weights import hash_of, state_of
 from bench.record.write import write_evaluation, write_record
-from bench.training import device_profile
 from bench.training.averages import stored
 from bench.training.build import Built, Data
 from bench.training.epochs import Epochs
-from bench.training.holdings import holdings, notes_of
-from bench.training.hooks import Hook
+from bench.training.examine import examine, profiled_steps
 from bench.training.loop import Trainer
 from bench.training.observer import Observer
 from bench.training.validation import validate, validate_averages
 from bench.workload.loader import plain_errors, training_batches
 from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Numbers of steps since the training began, over all runs: ``first`` of this run, ``timed_from`` the first timed
-    one, ``last`` the end of the timed ones, ``end`` with the ``profiled`` and other ones that come after them."""
-
-    first: int
-    timed_from: int
-    last: int
-    end: int
-    profiled: int
-
-
-def plan_steps(trainer: Trainer, epoch_ends: list[int]) -> Steps:
-    """epoch_ends: the steps that end the run's epochs, none without EPOCHS."""
-    config, mode, first = trainer.config, trainer.mode, trainer.step
-    last = epoch_ends[-1] if epoch_ends else first + config.warmup_steps + config.timed_steps
-    profiled = device_profile.profiled_steps(config, mode)
-    after = (PROFILED_STEPS + mode.period - 1) * config.profile + profiled + bool(config.memory)
-    timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
-    return Steps(first, timed_from, last, last + after, profiled)
 
 
 def measure(trainer: Trainer, epochs: Epochs, train_set: Dataset, moments: dict, observer: Observer) -> dict:
@@ -59,20 +32,23 @@ def measure(trainer: Trainer, epochs: Epochs, train_set: Dataset, moments: dict,
     facts["data_on_device_bytes"] = getattr(train_set, "bytes_on_device", 0)  # of its process's device
     if decoder := getattr(train_set, "decoder", None):
         facts["decoder"] = decoder
-    epoch_ends = epochs.ends()
-    steps = plan_steps(trainer, epoch_ends)
-    count, order = steps.end - steps.first, trainer.script.order
-    loader = training_batches(config, mode.topology, train_set, count, trainer.images_seen, order)
+    first, epoch_ends = trainer.step, epochs.ends()
+    last = epoch_ends[-1] if epoch_ends else first + config.warmup_steps + config.timed_steps
+    timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
+    profiled = profiled_steps(config, mode)
+    end = last + (PROFILED_STEPS + mode.period - 1) * config.profile + profiled + bool(config.memory)
+    order = trainer.script.order
+    loader = training_batches(config, mode.topology, train_set, end - first, trainer.images_seen, order)
     observer.sampler = loader.sampler
-    announce_total(trainer, steps.last)
-    trainer.progress.start(steps.first, steps.last, epochs.num_images)
+    announce_total(trainer, last)
+    trainer.progress.start(first, last, epochs.num_images)
     stream = plain_errors(iter(loader))
     memory = MemorySampler(mode.topology.devices, cpu_replicas=mode.topology.devices_per_process > 1)
     memory.start()
     timing = Timing(trainer, memory, moments, observer)
     try:
         if epoch_ends:
-            epochs.train(stream, steps.timed_from, timing.begin)
+            epochs.train(stream, timed_from, timing.begin)
         else:
             trainer.train_steps(stream, config.warmup_steps)
             timing.begin()
@@ -82,8 +58,8 @@ def measure(trainer: Trainer, epochs: Epochs, train_set: Dataset, moments: dict,
         stream.close()
         raise
     seen = {"facts": facts, "loader_workers": loader.num_workers, **timing.end(), "devices": memory.stop()}
-    announce_total(trainer, steps.end)  # with those that are examined, and not timed
-    seen |= examine(trainer, stream, train_set, steps, seen["devices"])
+    announce_total(trainer, end)  # with those that are examined, and not timed
+    seen |= examine(trainer, stream, train_set, trainer.step - first, profiled, seen["devices"])
     stream.close()  # its loader workers end here
     indices = [draws % len(train_set) for draws in itertools.islice(loader.sampler, FINGERPRINTED_STEPS)]
     return seen | {  # the first examples of this rank, and hashes by which ranks and runs are compared
@@ -129,31 +105,6 @@ class Timing:
             "phase_time_s": clock.phase_time_s(),
             "load": counted | {"local_rank": self.trainer.mode.topology.local_rank},
         }
-
-
-def examine(trainer: Trainer, stream: Iterator, train_set: Dataset, steps: Steps, devices: list[dict]) -> dict:
-    """PROFILE=1 and MEMORY=1: a few more steps. devices: gets what fills each one's memory at its peak."""
-    mode, found = trainer.mode, {}
-    take_step = functools.partial(trainer.train_steps, stream, 1)
-    if steps.profiled:  # before a profiler, which slows a step
-        found["profile"] = device_profile.take(trainer, take_step, steps.profiled)
-    if mode.timeline:
-        until_exchange = -(trainer.step - steps.first + PROFILED_STEPS) % mode.period
-        trainer.train_steps(stream, until_exchange)  # the watched step exchanges
-        phases = Hook()
-        phases.on_phase = mode.timeline.phase
-        with trainer.hooked(phases):
-            mode.timeline.record(take_step, mode.barrier)
-        found["timeline"] = mode.timeline.result(trainer.step - 1)
-    if trainer.config.memory:
-        mode.compute_in_calling_thread(trainer.model)
-        mode.barrier()
-        kept = functools.partial(holdings, trainer, train_set)
-        with notes_of(trainer, allocations.address_of) as noted:
-            filled = allocations.record_step(take_step, mode.topology.devices, kept, noted, mode.buckets)
-        for device, parts in zip(devices, filled, strict=True):
-            device["memory_parts"] = parts
-    return found
 
 
 # --- the record -------------------------------------------------------------------------------------------------------

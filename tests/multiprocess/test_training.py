@@ -277,8 +277,8 @@ def test_another_world_size_may_go_on_and_what_changes_is_said(runs, trained):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"epochs": 2}, "has done 2 epochs, and EPOCHS=2 counts all of them"),
-        ({"epochs": 3, "optimizer": "adamw"}, "OPTIMIZER=sgd, and its state is of no use to adamw"),
+        ({"epochs": 2}, "has done 2 epochs, and EPOCHS=2"),
+        ({"epochs": 3, "optimizer": "adamw"}, "OPTIMIZER=sgd, whose state does not fit adamw"),
         ({"epochs": 3, "model": "resnet18"}, "does not fit this model: missing layer1.0.conv1.weight"),
     ],
 )

@@ -20,7 +20,7 @@ from bench.measure.memory_parts import Trace
 from bench.modes import load_mode
 from bench.predict.step.engines import owners as zero1_owners
 from bench.structure import blocks_of, each, tensors
-from bench.training.holdings import holdings
+from bench.training.examine import holdings
 from bench.training.loop import Trainer, build_optimizer
 from bench.training.script import Script
 from bench.workload import load_workload, own_code

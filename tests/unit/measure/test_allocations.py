@@ -10,7 +10,7 @@ from bench.config.options import RunConfig
 from bench.measure.allocations import record_step
 from bench.measure.memory_parts import WORKSPACE
 from bench.modes import single
-from bench.training.holdings import notes_of
+from bench.training.examine import notes_of
 from bench.training.loop import Trainer
 
 MIB = 2**20
