@@ -65,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None, othe
 
 
 def from_arguments(args: argparse.Namespace) -> RunConfig:
-    """Read the flags that were given. Raises UserError naming the first bad one."""
     set_workload_defaults(args)
     given, found = {}, with_hosts(args)
     for f in FIELDS.values():
@@ -119,7 +118,6 @@ def with_hosts(args: argparse.Namespace) -> dict[str, str | None]:
 
 
 def make_command(config: RunConfig) -> str:
-    """The make command that repeats this run: only what differs from the defaults is named."""
     options = [f for f in dataclasses.fields(config) if f.name != "label"]
     named = [f.metadata["within"] for f in options if getattr(config, f.name) is not None]
     left_out = ("out", *named)

@@ -27,7 +27,6 @@ def option(
 
 
 def flag_of(f: dataclasses.Field) -> str:
-    """The command line's name of an option: ``--gpus``. The Makefile's is the same in capitals: ``GPUS``."""
     return "--" + (f.metadata["flag"] or f.name).replace("_", "-")
 
 
@@ -66,7 +65,6 @@ def check_value(f: dataclasses.Field, value) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    """What a shell gives in another encoding cannot be written as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

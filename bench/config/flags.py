@@ -11,7 +11,6 @@ from bench.errors import UserError
 
 
 def refuse_others(asked: RunConfig, takes: Container[str], why: str) -> None:
-    """Raise UserError for an option of a run that was given and is not among those that a command takes."""
     for f in FIELDS.values():
         if f.name not in takes and getattr(asked, f.name) != f.default:
             raise UserError(f"{variable_of(f)} {why}: leave it out")
@@ -24,8 +23,6 @@ def whole_number(at_least: int, at_most: int = 10**15) -> Callable[[str, str], i
 def number(
     what: str = "a number above 0", fits: Callable[[float], bool] = lambda value: 0 < value < math.inf
 ) -> Callable[[str, str], float]:
-    """what: said of a text that is no number, or one that does not fit."""
-
     def read(name: str, text: str) -> float:
         try:
             value = float(text)

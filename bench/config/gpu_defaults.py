@@ -49,7 +49,6 @@ def can_fuse(config: RunConfig, mode: str) -> bool:
 
 
 def chose_fused(config: RunConfig) -> bool:
-    """Whether FUSED=1 was chosen for the GPU, and not given."""
     return bool(config.fused) and "fused=1" in (config.label.gpu_defaults or "").split()
 
 
@@ -89,13 +88,11 @@ def power_of_two(number: int) -> int:
 
 
 def in_words(values: dict) -> str:
-    """What was chosen, for the label of a record: precision=bf16 fused=1 batch=256."""
     words = {name: int(value) if isinstance(value, bool) else value for name, value in values.items()}
     return " ".join(f"{FIELDS[name].metadata['flag'] or name}={value}" for name, value in words.items())
 
 
 def sentence(config: RunConfig) -> str:
-    """For the user, before a run; empty where nothing was chosen for the GPU."""
     if not config.label.gpu_defaults:
         return ""
     found = dict(word.split("=") for word in config.label.gpu_defaults.split())

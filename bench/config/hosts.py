@@ -43,7 +43,6 @@ def parse(text: str) -> list[Host]:
 
 
 def written_out(text: str, environment: Mapping[str, str]) -> str:
-    """The list that a value of HOSTS stands for. environment: has Slurm's variables."""
     if text == SLURM:
         hosts = of_slurm(environment)
     elif "/" in text or Path(text).is_file():
@@ -125,7 +124,6 @@ def possible(hosts: list[Host]) -> list[int]:
 
 
 def where(config) -> str:
-    """The machines of a run, and how they are reached, in one line."""
     words = [f"{host.name} ({host.slots} device{'s' if host.slots > 1 else ''})" for host in config.machines]
     named = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
     return f"On {named}, reached by `{config.remote or SSH}`{f', over {config.iface}' if config.iface else ''}."

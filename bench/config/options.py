@@ -52,7 +52,6 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
 
     @property
     def global_batch(self) -> int:
-        """Examples per step over all devices."""
         return self.per_device_batch * self.accumulate * self.num_devices
 
     @property
@@ -71,7 +70,6 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
 
     @property
     def leaves(self) -> str:
-        """The file that a run leaves in its folder when it has ended well."""
         return TASKS[self.task].leaves
 
     @property
@@ -97,7 +95,6 @@ def names(*sections: type) -> list[str]:
 
 
 def of_training() -> list[str]:
-    """The options of a training by epochs, which a run that only times steps does without."""
     return [name for name, f in FIELDS.items() if f.metadata["trains"]]
 
 
@@ -109,13 +106,11 @@ def on_devices(config: RunConfig, num_devices: int, **changes) -> RunConfig:
 
 
 def to_dict(config: RunConfig) -> dict:
-    """The record's ``config`` field: options and label, flat."""
     values = dataclasses.asdict(config)
     return values | values.pop("label")
 
 
 def from_dict(values: dict) -> RunConfig:
-    """The opposite of ``to_dict``. Raises UserError on a name that is not an option."""
     if unknown := values.keys() - FIELDS.keys() - LABELS.keys():
         raise UserError(f"unknown options in config: {', '.join(sorted(unknown))}")
     label = Label(**{name: value for name, value in values.items() if name in LABELS})

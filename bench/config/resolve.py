@@ -87,7 +87,6 @@ def resolve(
 
 
 def launcher_of(config: RunConfig) -> str:
-    """The launcher by default: the mode's first, or the one that an option needs."""
     launchers, url = MODES[config.mode].launchers, config.dist_url or ""
     needed = {"spawn": url.startswith("file:"), "mpirun": config.adasum}
     return next((name for name in launchers if needed.get(name)), launchers[0])

@@ -223,7 +223,6 @@ def mistake(c) -> Iterator[str]:
 
 
 def elastic(c) -> Iterator[str]:
-    """A training that can go on from what it has kept, under an engine that starts ranks again."""
     words = f"ELASTIC={c.elastic}"
     if not c.elastic:
         return
@@ -263,7 +262,6 @@ def launcher(c) -> Iterator[str]:
 
 
 def several_hosts(c) -> Iterator[str]:
-    """HOSTS are machines that can be shared out, and nothing is asked for that belongs to one machine alone."""
     if not c.hosts:
         return
     machines, words = hosts.parse(c.hosts), f"HOSTS={c.hosts}"

@@ -31,7 +31,6 @@ def text_of(name: str, plan) -> str:
 
 
 def parse(probe: str) -> tuple[str, object]:
-    """The name of the task and its plan. Raises UserError for anything but one task."""
     try:
         ((name, plan),) = json.loads(probe).items()
     except (ValueError, AttributeError, RecursionError):

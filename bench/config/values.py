@@ -38,7 +38,6 @@ def parse_fault(text: str, num_processes: int) -> tuple[str, int, int]:
 
 
 def parse_snapshots(text: str) -> list[int]:
-    """``1,5,20`` -> [1, 5, 20]."""
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UserError(f"SNAPSHOTS={text}: write steps with commas between, as in 1,5,20")
     return [int(step) for step in text.split(",")]

@@ -19,22 +19,18 @@ class Metric:
         return 100 * value if self.percent else value
 
     def words(self, value: float) -> str:
-        """A value in words: ``98.30 %``, ``2.1034 bits per byte``."""
         return f"{100 * value:.2f} %" if self.percent else f"{value:.4f} {self.label}"
 
     @property
     def name(self) -> str:
-        """The head of a column: ``top-1 %``."""
         return f"{self.label} %" if self.percent else self.label
 
     @property
     def heading(self) -> str:
-        """The first word of a table's caption: ``Top-1``."""
         return self.label[:1].upper() + self.label[1:]
 
     @property
     def points(self) -> str:
-        """What a difference is counted in."""
         return f"percentage points of {self.label}" if self.percent else self.label
 
     def best(self, values) -> float | None:
@@ -62,7 +58,6 @@ class WorkloadInfo:
         return self.examples or self.units
 
     def to_dict(self) -> dict:
-        """The record's ``workload`` field."""
         found = dataclasses.asdict(self)
         return found | {"metrics": list(found["metrics"])}
 

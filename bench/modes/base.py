@@ -29,7 +29,6 @@ class Topology:
 
     @property
     def num_devices(self) -> int:
-        """Of the whole run."""
         return self.world_size * self.devices_per_process
 
     @property
@@ -120,7 +119,6 @@ class Mode:
 
     @property
     def gradient(self) -> str:
-        """What the optimizer steps with, in words."""
         if not self.config.sync:
             return "each process its own"
         return "sum over the devices" if self.sums_gradients else "mean over the global batch"

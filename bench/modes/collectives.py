@@ -71,7 +71,6 @@ def join(config: RunConfig) -> Topology:
 
 
 def reduce(value: torch.Tensor, op: str) -> torch.Tensor:
-    """All-reduce a copy of ``value``; op: "sum", "mean" or "max"."""
     value = value.clone()
     dist.all_reduce(value, REDUCE_OPS[op])
     return value / dist.get_world_size() if op == "mean" else value
@@ -84,13 +83,11 @@ def gather(item: object) -> list:
 
 
 def broadcast_weights(model: nn.Module) -> None:
-    """Rank 0's parameters and buffers become those of all ranks."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), 0)
 
 
 def there_and_back(topology: Topology) -> Callable[[torch.Tensor], None]:
-    """A message from rank 0 to the last rank, and the same back."""
     last = topology.world_size - 1
 
     def ping_pong(tensor) -> None:

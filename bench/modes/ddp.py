@@ -130,8 +130,6 @@ def power_sgd(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> to
 
 
 class ProfiledDDP(DistributedDataParallel):
-    """With PROFILE=1: sending the buffers is a span of the timeline."""
-
     mode: Mode
 
     def _sync_buffers(self) -> None:

@@ -98,8 +98,6 @@ class Mode(collectives.Mode):
 
     @contextlib.contextmanager
     def step_only_tensors(self, model, note) -> Iterator[None]:
-        """The weights of a block while they are whole, and the pieces that travel."""
-
         def gathered(block, *_) -> None:
             whole = [p for p in block.parameters() if not isinstance(p, DTensor)]
             note("gathered", whole)
@@ -151,7 +149,6 @@ class Mode(collectives.Mode):
 
 
 def prefetch(blocks: list, ahead: int) -> None:
-    """While a block computes, the weights of the next ``ahead`` are gathered, in forward and in backward."""
     for i, block in enumerate(blocks):
         block.set_modules_to_forward_prefetch(blocks[i + 1 : i + 1 + ahead])
         block.set_modules_to_backward_prefetch(blocks[max(0, i - ahead) : i][::-1])

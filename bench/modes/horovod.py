@@ -141,12 +141,10 @@ class Mode(base.Mode):
 
 
 def in_elastic_run() -> bool:
-    """Horovod's elastic driver has started this process."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 def require_adasum(config: Parallel) -> None:
-    """Raise UserError where Horovod has no Adasum of these ranks, or where it would be a plain mean."""
     if not hvd.mpi_enabled():
         raise UserError("ADASUM=1 needs MPI, and Horovod's ranks talk Gloo here: start them with mpirun")
     if config.device == "cuda" and 1 < hvd.size() == hvd.local_size():  # adasum_gpu_operations.cc of 0.28.1

@@ -75,7 +75,6 @@ class Averages:
         return {name: averaged.state_dict() for name, averaged in self.models.items()}
 
     def buffers(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Name -> the average's buffers, which may differ by rank."""
         return {name: dict(averaged.module.named_buffers()) for name, averaged in self.models.items()}
 
     def load(self, state: dict, buffers: dict | None) -> Iterator[str]:
@@ -102,7 +101,6 @@ def stored(mode: Mode, model: nn.Module, state: dict) -> dict[str, nn.Module]:
 
 
 def check_norms(model: nn.Module) -> None:
-    """Raise UserError for a batch norm whose parameters are frozen: its statistics must not change."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and not any(p.requires_grad for p in module.parameters()):
             raise UserError(f"SWA estimates batch norm's statistics again, and {name} is frozen: leave SWA out, or "
@@ -134,8 +132,6 @@ def forward_passes(trainer, batches: Iterable) -> Iterator[tuple]:
 
 
 class Passes(nn.Module):
-    """A model as ``update_bn`` calls it: with one argument, a function of the model."""
-
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model

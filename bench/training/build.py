@@ -52,7 +52,6 @@ class Built:
 
 
 def join(config: RunConfig, kept=None) -> Script:
-    """Join the group of processes: the script, with its mode and workload. kept: see ``Mode.elastic``."""
     torch.set_num_threads(config.threads_per_process)
     mode = load_mode(config.mode)(config)
     mode.kept = kept

@@ -47,7 +47,6 @@ def save(path: Path, state: dict) -> None:
 
 
 def in_memory(state: dict) -> bytes:
-    """A checkpoint as a file would hold it: training does not change it."""
     file = io.BytesIO()
     torch.save(state, file)
     return file.getvalue()
@@ -70,7 +69,6 @@ def keep(latest: Path, kept: Path) -> None:
 
 
 def keep_epoch(latest: Path, epoch: int, newest: int | None) -> None:
-    """Keep ``latest`` as that of an epoch, and of all kept epochs the ``newest``, or all (None)."""
     keep(latest, epoch_path(latest.parent, epoch))
     if newest is not None and epoch > newest:
         epoch_path(latest.parent, epoch - newest).unlink(missing_ok=True)
@@ -82,7 +80,6 @@ def epoch_path(folder: Path, epoch: int) -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """``files.written_whole``, with an error that says what became of the checkpoint before."""
     try:
         with files.written_whole(path, path.with_name(path.name + ".tmp")) as temporary:
             yield temporary
@@ -136,7 +133,6 @@ def best_of(path: Path, rows: list[dict], metric: Metric) -> Path | None:
 
 
 def check(state, path: Path) -> None:
-    """Raise UserError unless ``state``, read from ``path``, is a checkpoint that a run can be resumed from."""
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise UserError(
             f"{path} is not a checkpoint of this bench: PRETRAINED={path} starts a new run from its weights"

@@ -93,7 +93,6 @@ class Epochs:
             epochs_path(trainer.run_dir).write_text("".join(json.dumps(row) + "\n" for row in self.rows))
 
     def saves(self, end: int) -> range:
-        """The steps before ``end`` after which CHECKPOINT_STEPS asks for a checkpoint."""
         every = self.config.checkpoint_steps or end
         return range((self.trainer.step // every + 1) * every, end, every)
 
@@ -132,7 +131,6 @@ class Epochs:
                 file.write(json.dumps(row) + "\n")
 
     def mean_loss_sum(self) -> float:
-        """The sum of the epoch's losses so far, a mean over the ranks."""
         return self.trainer.mode.reduce(self.trainer.loss_sum, "mean").item()
 
     def elapsed_s(self) -> float:
@@ -226,7 +224,6 @@ class Epochs:
             trainer.skipped_images.update(name for part in state["ranks"] for name in part["skipped_images"])
 
     def check_resumable(self, state: dict, path: Path) -> None:
-        """The data order can go on only over the same images, and epochs must be left to train."""
         examples, optimizer, done = state["num_images"], state["config"]["optimizer"], len(state["accuracy"])
         if examples != self.num_images:
             raise UserError(f"RESUME: {path} was trained on {examples} {self.examples_are}; DATA={self.config.data} "
@@ -243,7 +240,6 @@ class Epochs:
 
 
 def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str]:
-    """What is not as in the run that wrote the checkpoint, and its consequences."""
     before, now, examples = state["config"], to_dict(config), workload_of(config).batched
     epoch, rest = divmod(state["images_seen"], state["num_images"])
     yield f"resumed after step {state['step']}, {rest} {examples} into epoch {epoch + 1}"
@@ -286,7 +282,6 @@ def get_rng(devices: list[torch.device]) -> dict[str, torch.Tensor]:
 
 
 def put_rng(state: dict[str, torch.Tensor], devices: list[torch.device]) -> None:
-    """The opposite of ``get_rng``; a GPU that the checkpoint does not have keeps its own."""
     torch.set_rng_state(state["cpu"])
     for i, device in enumerate(devices):
         if f"cuda{i}" in state and device.type == "cuda":

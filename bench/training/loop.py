@@ -134,31 +134,26 @@ class Trainer:
             inputs, targets, unreadable = next(batches)
             waited = time.perf_counter() - asked
             self.skipped_images.update(unreadable)
-            for hook in self.hooks:
-                hook.before_step()
+            self.call_hooks("before_step")
 
             loss = self.take_step(self.prepare(inputs), batch.moved(targets, self.device))
-            for hook in self.hooks:
-                hook.after_optimizer(loss)
+            self.call_hooks("after_optimizer", loss)
             self.clock.step_done(waited)
             if (known := self.peek.offer(loss)) is not None:
                 self.status.loss(known)
                 self.progress.loss = known
-                for hook in self.hooks:
-                    hook.on_loss(self.step, known)
+                self.call_hooks("on_loss", self.step, known)
             self.step += 1
             self.images_seen += self.config.global_batch
             self.progress.step_done(self.step, waited, self.optimizer.param_groups[0]["lr"], self.images_seen)
             if self.step in self.snapshots:
                 self.save_snapshot()
-            for hook in self.hooks:
-                hook.after_step()
+            self.call_hooks("after_step")
 
     def prepare(self, inputs):
         """The inputs on the device, as the model gets them. A method, so that no variable of the loop keeps them."""
         prepared = self.workload.prepare(inputs)
-        for hook in self.hooks:
-            hook.after_prepare(inputs, prepared)
+        self.call_hooks("after_prepare", inputs, prepared)
         return prepared
 
     def take_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -190,8 +185,7 @@ class Trainer:
             total = total + loss.detach()
         self.begin("synchronize", after="backward")
         self.mode.synchronize(self.optimizer)
-        for hook in self.hooks:
-            hook.after_synchronize()
+        self.call_hooks("after_synchronize")
         self.begin("optimizer step", after="synchronize")
         if self.update(total):
             self.add_loss(total)
@@ -260,8 +254,11 @@ class Trainer:
 
     def tell_phase(self, name: str) -> None:
         self.status.phase(name)
+        self.call_hooks("on_phase", name)
+
+    def call_hooks(self, method: str, *arguments) -> None:
         for hook in self.hooks:
-            hook.on_phase(name)
+            getattr(hook, method)(*arguments)
 
     @contextlib.contextmanager
     def hooked(self, hook: Hook) -> Iterator[None]:

@@ -111,7 +111,6 @@ class Timing:
 
 
 def evaluate(built: Built, data: Data) -> None:
-    """EVALUATE=1: validate, and write the record. Averages that a checkpoint has are validated as well."""
     trainer, checkpoint = built.trainer, built.checkpoint
     config, mode = trainer.config, trainer.mode
     began = time.perf_counter()

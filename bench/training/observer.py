@@ -35,8 +35,6 @@ JOINS = {
 
 
 class FirstGradient(hooks.Hook):
-    """The gradients of the first step: a rank's own, before their exchange, and the result of the exchange."""
-
     def __init__(self, trainer: Trainer):
         self.probe = gradients.GradientProbe(p for group in trainer.optimizer.param_groups for p in group["params"])
 
@@ -80,7 +78,6 @@ class Observer:
             self.writers, self.loads = writers.Writers(run_dir), loads.Loads()
 
     def start(self, trainer: Trainer) -> None:
-        """The model is wrapped, and nothing has been trained in this run."""
         self.trainer, self.first_step = trainer, trainer.step
         self.start_state = self.state()
         if self.config.watch:
@@ -135,7 +132,6 @@ class Observer:
         return {"walks": coverage.walks_of(steps, epochs), "num_images": number}
 
     def augmentation(self, train_set) -> str | None:
-        """A hash of the augmentation seeds of the first steps; None without augmentation."""
         seeds_of = getattr(train_set, "augmentation_seeds", None)
         if not (self.config.augment and seeds_of):
             return None
@@ -143,7 +139,6 @@ class Observer:
         return weights.hash_of(seeds_of(draws).tobytes() for draws in first)
 
     def reported(self, rows: list[dict], val_set) -> dict | None:
-        """What this rank would print of its epochs; None where nothing was validated."""
         rows = [row for row in rows if row["steps"] > self.first_step]
         metric = self.trainer.workload.info.metrics[0].key
         if not rows or any(row.get(metric) is None for row in rows):

@@ -24,7 +24,6 @@ class Progress:
         self.start(0, 0, 0)
 
     def start(self, step: int, total: int, epoch_images: int) -> None:
-        """Training begins after ``step`` steps of ``total``; epoch_images: of an epoch, over all devices."""
         self.total, self.epoch_images = total, epoch_images if self.config.epochs else 0
         self.reported_at, self.reported = time.perf_counter(), step
         self.resume(step)
@@ -52,7 +51,6 @@ class Progress:
         self.resume(step)
 
     def epoch_of(self, images_seen: int) -> int:
-        """The epoch of the last step, from 1; 0 without epochs."""
         return 1 + (images_seen - self.config.global_batch) // self.epoch_images if self.epoch_images else 0
 
     def validation_starts(self, images_seen: int, batches: int) -> None:

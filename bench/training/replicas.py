@@ -76,7 +76,6 @@ class Replicas(Hook):
         self.model.load_state_dict(own)
 
     def result(self) -> dict:
-        """For the record. theory: see ``bench.formulas.replica_distance_factors``."""
         factors = self.theory() or []
         return {
             "steps": self.steps,
@@ -102,7 +101,6 @@ class Replicas(Hook):
 
 
 def digits(value: float) -> float | None:
-    """Seven of them, as float32 holds; None for what JSON cannot hold."""
     return float(f"{value:.7g}") if math.isfinite(value) else None
 
 

@@ -45,7 +45,6 @@ class Script:
         """Change the training set before its first batch."""
 
     def recipe(self) -> RunConfig:
-        """The config from which optimizer and learning rate are made."""
         return self.config
 
     def build_model(self, num_outputs: int, say) -> nn.Module:
@@ -83,7 +82,6 @@ class Script:
 
     @property
     def right(self) -> "Script":
-        """The same script without the mistake."""
         return Script(self.config, self.mode, self.workload)
 
     def permutation(self, num_images: int, seed: int, epoch: int) -> np.ndarray:
@@ -102,7 +100,6 @@ class Script:
         return self.workload.model(self.without(pretrained=None), self.topology.rank, say)
 
     def without(self, **changes) -> RunConfig:
-        """The config without the mistake, and with these changes."""
         return dataclasses.replace(self.config, mistake="none", **changes)
 
     def read_weights(self, path: str) -> dict[str, torch.Tensor]:

@@ -55,8 +55,6 @@ class NoTracker:
 
 
 class TensorBoard(NoTracker):
-    """Event files in RUN_DIR/tensorboard, with the config as text. A thread of TensorBoard writes them."""
-
     host = "run"  # in the files' names, where TensorBoard puts this machine's
 
     def __init__(self, run_dir: Path, config: dict):

@@ -47,7 +47,6 @@ def judge_replica(trainer: Trainer, batches: Iterable) -> dict:
 
 
 def means(trainer: Trainer, counts: torch.Tensor) -> dict:
-    """Counts as ``count`` gives them -> loss, each metric of the workload, and the number of examples."""
     loss, *sums, examples = counts.tolist()
     metrics = zip(trainer.workload.info.metrics, sums, strict=True)
     metrics = {metric.key: finite(x / max(1, examples)) for metric, x in metrics}
@@ -99,5 +98,4 @@ def load_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
 
 
 def to_cpu(item):
-    """A copy of nested dicts of tensors on the CPU."""
     return {k: to_cpu(v) for k, v in item.items()} if isinstance(item, dict) else item.detach().cpu().clone()
