@@ -6,10 +6,9 @@ from bench import formulas
 from bench.analysis import stats
 from bench.config.workloads import WORKLOADS, Metric
 
+# Two programs whose mean accuracy differs by less than a metric's margin are equal for a user. It is a constant and not
+# an option, so that it cannot be chosen after the runs. On 360 held-out digits, 1 percentage point is 3.6 images.
 TOP1 = WORKLOADS["images"].metrics[0]
-# Percentage points: two programs that differ by less in their mean accuracy are equal for a user. A metric's margin is
-# a constant, and no option, so that it cannot be chosen after the runs. On 360 held-out digits it is 3.6 images.
-MARGIN = TOP1.margin
 
 
 def margin_words(metric: Metric = TOP1) -> str:
@@ -38,6 +37,25 @@ def words_of(name: str, base: str, found: stats.Equivalence, metric: Metric = TO
     return f"{name} vs {base}: {verdict_of(found, metric)} ({difference})"
 
 
+def heads(metric: Metric, base: str = "") -> list[tuple[str, bool]]:
+    """Columns of a table: the mean, and those of ``cells``. base: what all rows are compared with."""
+    return [
+        (f"{metric.name}, last epoch [95 % interval]", True),
+        (f"{unit_of(metric)}{f' against {base}' if base else ''} [95 %]", True), ("[90 %]", True),
+        (f"verdict, margin ±{metric.margin:g}", False),
+    ]  # fmt: skip
+
+
+def cells(found: stats.Equivalence, metric: Metric, fair: bool) -> list[str]:
+    wide = points(found.mean_difference, metric)
+    wide += "" if found.low95 is None else f" [{span(found.low95, found.high95, metric)}]"
+    return [wide, span(found.low, found.high, metric), verdict_of(found, metric) + ("" if fair else " (unfair)")]
+
+
+def digits(metric: Metric) -> str:
+    return ".2f" if metric.percent else ".4f"
+
+
 def unit_of(metric: Metric) -> str:
     return "points" if metric.percent else metric.label
 
@@ -45,7 +63,7 @@ def unit_of(metric: Metric) -> str:
 def verdict_of(found: stats.Equivalence, metric: Metric = TOP1) -> str:
     """The word, with its unit.
 
-    >>> verdict_of(stats.equivalence([0.1, -0.2, 0.0, 0.1], MARGIN)), verdict_of(stats.equivalence([2, 3, 2.5], MARGIN))
+    >>> verdict_of(stats.equivalence([0.1, -0.2, 0.0, 0.1], 1)), verdict_of(stats.equivalence([2, 3, 2.5], 1))
     ('equivalent within ±1 point', 'different')
     """
     unit = "point" if metric.percent and found.margin == 1 else unit_of(metric)
@@ -53,14 +71,9 @@ def verdict_of(found: stats.Equivalence, metric: Metric = TOP1) -> str:
 
 
 def points(value: float, metric: Metric = TOP1) -> str:
-    """A difference, as percentage points, with its sign, and a true minus.
-
-    >>> points(-0.123), points(0.5)
-    ('−0.12', '+0.50')
-    """
-    return f"{value:+.{2 if metric.percent else 4}f}".replace("-", "−")
+    """A difference in the metric's unit, with its sign; ``points(-0.123)`` is '−0.12'."""
+    return f"{value:+{digits(metric)}}".replace("-", "−")
 
 
 def span(low: float | None, high: float | None, metric: Metric = TOP1) -> str:
-    """An interval of differences, as percentage points; "no interval" of a preview."""
     return "no interval" if low is None else f"{points(low, metric)} to {points(high, metric)}"

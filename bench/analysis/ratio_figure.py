@@ -30,18 +30,17 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
     (axes,) = style.axes_on(paper)
     axes.axvspan(1 / (1 + margin), 1 + margin, color=style.PALE, alpha=0.7, linewidth=0)
     axes.axvline(1, color=style.BLACK, linewidth=1)
-    looks, limits = style.looks(suite), limits_of(suite, pairs, margin)
+    dots = [1 / (1 + margin), 1 + margin, *(ratio for pair in pairs for ratio in ratios_of(suite, pair))]
+    ends = [x for pair in pairs for x in (pair.comparison.low, pair.comparison.high) if x is not None]
+    low, high = style.limits_with(dots, ends)
+    looks, limits = style.looks(suite), (max(0.0, low), high)
     for row, pair in enumerate(pairs):
         write_sentence(axes, sentences[row], row + 0.04 / height, pair.flagged)
         draw_rounds(axes, result, pair, looks[pair.b], row + 1 - DOTS / height, row + 1 - INTERVAL / height, limits)
         if row:
             axes.axhline(row, color=style.PALE, linewidth=1)
-    axes.set_ylim(max(1, len(pairs)), -0.04)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.set_xlim(limits)
-    style.vertical_grid(axes)
-    axes.set_xlabel(f"ratio of {suite.units}/s, first-named over second: right of 1 is faster")
+    xlabel = f"ratio of {suite.units}/s, first-named over second: right of 1 is faster"
+    finish_rows(axes, max(1, len(pairs)), limits, xlabel)
     return paper.figure
 
 
@@ -54,30 +53,27 @@ def write_sentence(axes, lines: list[str], y: float, flagged: bool) -> None:
     text.set_in_layout(False)
 
 
+def finish_rows(axes, rows: int, limits: tuple[float, float], xlabel: str) -> None:
+    """Rows from above that have a sentence each in the place of a tick."""
+    axes.set_ylim(rows, -0.04)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(limits)
+    style.vertical_grid(axes)
+    axes.set_xlabel(xlabel)
+
+
 def ratios_of(suite, pair) -> list[float]:
     a, b = suite.programs[pair.a], suite.programs[pair.b]
     return [y / x for x, y in zip(a.throughputs, b.throughputs, strict=True)]
-
-
-def limits_of(suite, pairs: list, margin: float) -> tuple[float, float]:
-    """The axis of ratios: all dots and the band of a tie are on it; intervals are, unless that would hide the dots."""
-    dots = [1 / (1 + margin), 1 + margin, *(ratio for pair in pairs for ratio in ratios_of(suite, pair))]
-    ends = [x for pair in pairs for x in (pair.comparison.low, pair.comparison.high) if x is not None]
-    low, high = style.padded_limits(dots)
-    low, high = max(low, min([*dots, *ends])), min(high, max([*dots, *ends]))
-    spare = 0.05 * (high - low)
-    return max(0.0, low - spare), high + spare
 
 
 def draw_rounds(axes, result, pair, look, y_dots: float, y_interval: float, limits: tuple) -> None:
     suite, found = result.suite, pair.comparison
     ratios = ratios_of(suite, pair)
     far = {*result.outliers.get(pair.a, []), *result.outliers.get(pair.b, [])}
-    heights = [y_dots + 0.09 * ((i % 3) - 1) for i in range(suite.n)]  # shifted, so that equal rounds are all seen
-    axes.plot(ratios, heights, look.marker, color=look.colour, markersize=5, markeredgewidth=0.6,
-              markeredgecolor="white", alpha=0.9)  # fmt: skip
-    rings = [(r, y) for number, r, y in zip(suite.rounds, ratios, heights, strict=True) if number in far]
-    ring(axes, rings, 11)
+    heights = style.draw_dots(axes, ratios, y_dots, 0.09, look)
+    ring(axes, [(r, y) for number, r, y in zip(suite.rounds, ratios, heights, strict=True) if number in far], 11)
     if found.low is not None:
         style.draw_interval(axes, found.low, found.high, y_interval, limits, look.colour)
     axes.plot(found.ratio, y_interval, "|", color=style.BLACK, markersize=11, markeredgewidth=2)

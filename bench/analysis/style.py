@@ -193,12 +193,27 @@ def number(value: float) -> str:
     return (f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}").replace("-", "−")
 
 
-def padded_limits(points: list[float]) -> tuple[float, float]:
-    """The limits of an axis for these points, with as much again for their intervals: of two or three rounds these can
-    be hundreds of times wider, and must not press the points together."""
-    low, high = min(points), max(points)
+def limits_with(dots: list[float], ends: list[float]) -> tuple[float, float]:
+    """The limits of an axis on which all dots are, and the ends of their intervals unless that would hide the dots: of
+    two or three rounds an interval can be hundreds of times wider than the dots are apart."""
+    low, high = min(dots), max(dots)
     spare = 0.6 * (high - low) or 0.05 * abs(high) or 1.0
+    low, high = max(low - spare, min([*dots, *ends])), min(high + spare, max([*dots, *ends]))
+    spare = 0.05 * (high - low)
     return low - spare, high + spare
+
+
+def draw_dots(axes, values: list[float], y: float, spread: float, look: Look | None = None, **options) -> list[float]:
+    """A dot for each value about y, shifted so that equal ones are all seen; returns their heights. look: None for
+    white dots on a bar."""
+    heights = [y + spread * (i % 3 - 1) for i in range(len(values))]
+    if look is None:
+        shown = {"marker": "o", "color": "white", "markeredgecolor": "black", "markersize": 4.5, "markeredgewidth": 0.9}
+    else:
+        shown = {"marker": look.marker, "color": look.colour, "markeredgecolor": "white", "alpha": 0.9}
+        shown |= {"markersize": 5, "markeredgewidth": 0.6}
+    axes.plot(values, heights, linestyle="none", **shown | options)
+    return heights
 
 
 def draw_interval(axes, low: float, high: float, y: float, limits: tuple[float, float], colour: str) -> None:
@@ -234,6 +249,11 @@ def legend_above(axes, columns: int, handles=None) -> None:
     )  # fmt: skip
 
 
+def held_out(metric) -> str:
+    """The name of an axis of a metric."""
+    return f"{metric.label}, % of held-out" if metric.percent else f"{metric.label}, held-out"
+
+
 def finite(values: list) -> list[float]:
-    """For drawing: what was not a number is a gap."""
+    """What was not a number is a gap in a line."""
     return [float("nan") if value is None else value for value in values]

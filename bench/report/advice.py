@@ -158,7 +158,7 @@ def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
 
 def wait_ms(record: Record) -> float:
     part = breakdown.slowest(record)
-    return 1e3 * breakdown.phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s)[breakdown.PHASES[0]]
+    return 1e3 * breakdown.phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s)["data wait"]
 
 
 def profile_for(suite: Suite, runs: list[Record]) -> Record | None:

@@ -1,4 +1,4 @@
-"""One question per folder: which programs to run (study.py), what came of it (result.py), its pictures (figures.py).
+"""One question per folder: which programs to run (study.py), and what came of it (result.py).
 
 ``registry`` has them all; ``programs``, ``prepare`` and ``rounds`` are what they are made with.
 """

@@ -1,8 +1,9 @@
-"""What a study is: a question, the programs that answer it, and the parts that say and draw what came of it."""
+"""What a study is: a question, the configurations that answer it, and the module that says and draws the answer."""
 
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType
 
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.config.command_line import OF_IMAGES
@@ -12,103 +13,79 @@ from bench.config.options import FIELDS, KNOBS, UNSET, RunConfig, when_not_given
 from bench.launch.cluster.plan import repeated
 
 QUICK_ROUNDS = 2
-# What a study decides by itself for each of its programs: not part of the command that repeats it.
+# What a study sets itself for each configuration: not part of the command that repeats it.
 DECIDED = ("mode", "num_devices", "launcher", "out", "baselines", "profile", "sync", "checkpoint")
 
 
 @dataclass(frozen=True)
-class Hooks:
-    """Functions of a suite that a study's result.py may have, where it says so: HOOKS = Hooks(notes=notes). What they
-    return is that of ``Study``'s methods of these names; without one a study says what most do."""
-
-    about: Callable | None = None
-    heading_of: Callable | None = None
-    warning: Callable | None = None
-    said_of: Callable | None = None
-    notes: Callable | None = None
-
-
-@dataclass(frozen=True)
 class Study:
-    """One line of the registry.
+    """One line of the registry; README.md says what its folder contains."""
 
-    name: in records and on the command line of reports. folder: below bench/studies; it has study.py, result.py and
-    figures.py. command: of `bench`, and of make. heading, question: on the page. help: on the command line.
-    plans: (console, asked, flags) -> a ``Plan`` for each suite that the command runs. Raises UserError for what cannot
-    be studied. flags: what the command takes besides the options of a run, as argparse wants them. defaults: options
-    with another default here; others: workload -> those that are another there. sets: options that it sets itself, and
-    refuses when they are given. rounds: unless given. enough: rounds of a suite that a newer one with fewer does not
-    replace on the page. seeded: it trains to the end, and each round has a seed of its own. most: its devices are a
-    maximum. named_by: the variable that says what a suite is about, where there are several kinds. questions: what a
-    suite is about -> a question of its own. card: on the page its suites are cards in one row. auto: it takes
-    ROUNDS=auto, and goes by the verdicts of its pairs. partial: a program that does not fit into a device's memory is
-    left out, and the others go on.
-    """
-
-    name: str
-    command: str
-    heading: str
+    name: str  # in records, and on the command line of reports
+    command: str  # of `bench`, and of make
+    heading: str  # on the page
     question: str
     help: str
-    plans: Callable
+    plans: Callable  # (console, asked, flags) -> a Plan for each suite; UserError for what cannot be studied
     group: str = "measure"
     example: str = "GPUS=2"
-    folder: str = ""
-    flags: dict[str, dict] = field(default_factory=dict)
-    defaults: dict = field(default_factory=dict)
-    others: dict[str, dict] = field(default_factory=dict)
-    sets: tuple[str, ...] = ()
-    rounds: int = 5
-    enough: int = FEWEST_ROUNDS
-    seeded: bool = False
-    most: bool = False
-    named_by: str = ""
-    questions: dict[str, str] = field(default_factory=dict)
-    card: bool = False
-    auto: bool = False
-    partial: bool = False
+    folder: str = ""  # below bench/studies, where it is not the name
+    flags: dict[str, dict] = field(default_factory=dict)  # beside the options of a run, as argparse takes them
+    defaults: dict = field(default_factory=dict)  # options with another default here
+    others: dict[str, dict] = field(default_factory=dict)  # workload -> options with another default for it
+    sets: tuple[str, ...] = ()  # options that it sets itself and refuses
+    rounds: int = 5  # unless given
+    enough: int = FEWEST_ROUNDS  # a newer suite with fewer rounds does not replace one with this many on the page
+    seeded: bool = False  # it trains to the end, and each round has its own seed
+    most: bool = False  # its number of devices is a maximum
+    named_by: str = ""  # the variable that says what a suite is about, where there are several kinds
+    questions: dict[str, str] = field(default_factory=dict)  # what a suite is about -> its own question
+    card: bool = False  # on the page its suites are cards in one row
+    auto: bool = False  # it takes ROUNDS=auto: its answer is the verdicts of its pairs
+    partial: bool = False  # a configuration that does not fit into memory is left out, and the others continue
 
-    def part(self, name: str):
-        """A module of its folder: "result" or "figures". They are imported when a suite is looked at, not to run it."""
-        return importlib.import_module(f"bench.studies.{self.folder or self.name}.{name}")
+    @property
+    def module(self) -> ModuleType:
+        """Its result.py, imported when a suite is looked at and not to run it."""
+        return importlib.import_module(f"bench.studies.{self.folder or self.name}.result")
 
     def result(self, suite):
         """A suite compared. Raises UserError when it cannot be."""
-        return self.part("result").compare(suite)
+        return self.module.compare(suite)
 
     def answer(self, result) -> list[str]:
-        """What came of it, in words."""
-        return self.part("result").answer(result)
+        return self.module.answer(result)
 
     def summary(self, result) -> list:
-        """The tables of the terminal, as ``Grid``s."""
-        return self.part("result").summary(result)
+        """The tables of the terminal, as ``Grid``s; of throughput unless the study has its own."""
+        from bench.analysis import tables  # rich: not for a list of commands
+
+        return self.ask("summary", result) or [tables.comparison_grid(result)]
 
     def grids(self, result) -> list:
-        """The tables of the page, as ``Grid``s."""
-        return self.part("result").grids(result)
+        """The tables of the page, as ``Grid``s; of throughput unless the study has its own."""
+        from bench.analysis import style, tables
+
+        caption = style.flagged("Each program", result.certificate)
+        own = self.ask("summary", result)
+        return own or [tables.pairs_grid(result), tables.programs_grid(result.suite, caption)]
 
     def figures(self, result) -> dict:
-        """The pictures by name, in the order in which they should be read. matplotlib is imported here, not before."""
-        drawn = {name: draw(result) for name, draw in self.part("figures").FIGURES[self.name].items()}
+        """The pictures by name, in the order in which they should be read."""
+        from bench.analysis import style
+
+        drawn = {name: draw(result) for name, draw in self.module.FIGURES[self.name].items()}
         found = {name: figure for name, figure in drawn.items() if figure is not None}
         if result.suite.disturbed:
-            from bench.analysis import style  # not for a list of commands
-
             for figure in found.values():
                 style.to_grey(figure)
         return found
 
-    # --- what most studies have nothing of: the hooks of their result.py --------------------------------------------
+    # --- functions of a suite that a result.py may have ---------------------------------------------------------------
 
-    def ask(self, name: str, suite, otherwise):
-        """What a hook of its result.py says of a suite; ``otherwise`` where it has none. Raises AttributeError for a
-        function with the name of a hook that is not in HOOKS: nobody would call it."""
-        module = self.part("result")
-        hook = getattr(getattr(module, "HOOKS", Hooks()), name)
-        if hook is None and hasattr(module, name):
-            raise AttributeError(f"{module.__name__} has {name}, but not in its HOOKS")
-        return hook(suite) if hook else otherwise
+    def ask(self, name: str, suite, otherwise=None):
+        function = getattr(self.module, name, None)
+        return function(suite) if function else otherwise
 
     def about(self, suite) -> str:
         """What a suite is about, where the study has several kinds: a mode, a replay, a mistake; else empty."""
@@ -122,7 +99,7 @@ class Study:
         return self.questions.get(self.about(suite), self.question)
 
     def warning(self, suite) -> str:
-        """A warning above a suite's answer; most have none."""
+        """A warning above a suite's answer."""
         return self.ask("warning", suite, "")
 
     def said(self, suite) -> list[tuple[str, str]]:
@@ -130,7 +107,7 @@ class Study:
         return self.ask("said_of", suite, [])
 
     def notes(self, suite) -> list[str]:
-        """What must be known of a suite's runs, besides what their records say."""
+        """What a reader must know of a suite's runs beside what their records say."""
         return self.ask("notes", suite, [])
 
     def repeat(self, suite) -> str:
@@ -172,24 +149,21 @@ def asked(config: RunConfig, name: str):
 
 @dataclass(frozen=True)
 class Plan:
-    """One suite to be run. programs: label -> config, the base first; once per round each. extra: label -> config, run
-    once after the rounds (a profiled step). says: a record in a few words, while the suite goes on. may_fail: labels of
-    programs whose failed record is their result."""
+    """One suite to run."""
 
     study: Study
-    programs: dict[str, RunConfig]
-    extra: dict[str, RunConfig] = field(default_factory=dict)
-    says: Callable | None = None
-    may_fail: tuple[str, ...] = ()
+    programs: dict[str, RunConfig]  # by label, the base first; each once per round
+    extra: dict[str, RunConfig] = field(default_factory=dict)  # run once after the rounds: a profiled step
+    says: Callable | None = None  # a record in a few words, for the progress of the suite
+    may_fail: tuple[str, ...] = ()  # labels of programs whose failed record is their result
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What a study's command was given besides the options of a run. rounds: None for the study's own number. minutes:
-    the limit of rounds that go on until every pair has a verdict; None where their number is fixed."""
+    """What a study's command gets beside the options of a run."""
 
-    rounds: int | None = None
-    minutes: float | None = None
+    rounds: int | None = None  # None: the study's own number
+    minutes: float | None = None  # the limit of ROUNDS=auto; None where the number of rounds is fixed
     quick: bool = False
     strict: bool = False
     replay: str | None = None

@@ -7,7 +7,7 @@ import pytest
 
 from bench.predict.step import profile as profiles
 from bench.record.view import Record
-from bench.studies.breakdown.timeline_figure import hidden_share, words
+from bench.studies.breakdown.result import hidden_share, timeline_words
 from tests.runs import NARROW, needs_horovod
 
 RUNS = {
@@ -119,7 +119,7 @@ def test_the_watched_step_of_local_is_one_that_averages(profiled):
     for part in record.samples:
         (sent,) = lane(part.timeline, "communication")
         assert sent["name"] == "weights" and sent["bytes"] >= 4 * part.facts["parameters"]
-    assert "the step in which weights are averaged, one of 3" in words(record)
+    assert "the step in which weights are averaged, one of 3" in timeline_words(record)
 
 
 def test_buckets_begin_inside_backward(profiled):

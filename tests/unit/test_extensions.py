@@ -158,12 +158,8 @@ STUDIES = (SHARDS,)
 ''',
     "studies/shards/result.py": '''
 """Compared by throughput."""
-from bench.studies.compare.result import answer, compare  # noqa: F401
-from bench.studies.speed import grids, summary  # noqa: F401
-''',
-    "studies/shards/figures.py": '''
-"""One picture."""
 from bench.analysis import style
+from bench.studies.compare.result import answer, compare  # noqa: F401
 
 
 @style.styled

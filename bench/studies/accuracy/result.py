@@ -1,17 +1,17 @@
-"""Do all modes learn the same? Top-1 accuracy after a whole training, paired by seed: a round has one seed for all.
+"""Do all modes learn the same? The metric after a whole training, paired by seed: a round has one seed for all.
 
-The last epoch counts, never the best one: that would be chosen after looking. A difference is in percentage points, a
-mode less the base. No throughput is compared: these runs are validated and warmed up otherwise than `bench compare`'s.
+The last epoch counts, never the best one: that would be chosen after looking. No throughput is compared: these runs are
+validated and warmed up in another way than those of `bench compare`.
 """
 
 import math
 import statistics
 from dataclasses import dataclass
 
-from bench.analysis import stats, style
+from bench.analysis import equivalence, ratio_figure, stats, style
 from bench.analysis.certificate import Certificate, certify
 from bench.analysis.comparison import records_of, require_one_workload, require_rounds
-from bench.analysis.equivalence import margin_words, mean_of, points, span, unit_of, verdict_of, words_of
+from bench.analysis.equivalence import margin_words, words_of
 from bench.analysis.suite import Program, Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
@@ -19,23 +19,22 @@ from bench.config.workloads import Metric
 from bench.errors import UserError
 from bench.studies.accuracy.study import RULES
 
+CURVES = 2.6  # inches
+SENTENCE_WIDTH = style.WIDTH - 0.95  # inches: the upper panel has names on its left
+ROW = 0.95  # inches, a mode's differences below its sentence
+
 
 @dataclass(frozen=True)
 class Row:
-    """One program. top1: the workload's first metric as it is shown, per cent of top-1, after the last epoch, one per
-    seed. against_base: None for the base itself. certificate: of the base and this one alone."""
+    """One program against the base."""
 
     label: str
-    top1: list[float]
+    top1: list[float]  # the workload's first metric as it is shown, after the last epoch, one per seed
     best: float  # of any epoch of any seed
-    seconds_to_target: list[float | None]  # of training and validation, one per seed; None: it did not get there
-    against_base: stats.Equivalence | None
-    differences: list[float]  # as percentage points, one per seed; none for the base
-    certificate: Certificate
-
-    @property
-    def mean(self) -> tuple[float, float | None, float | None]:
-        return mean_of(self.top1)
+    seconds_to_target: list[float | None]  # of training and validation, one per seed; None: not reached
+    against_base: stats.Equivalence | None  # None for the base itself
+    differences: list[float]  # in the metric's unit, one per seed; none for the base
+    certificate: Certificate  # of the base and this one alone
 
     @property
     def reached(self) -> int:
@@ -50,32 +49,17 @@ class Row:
 
 @dataclass(frozen=True)
 class AccuracyResult:
-    """A suite compared. rows: the base first. target: of the metric, as it was given; None where the runs had none."""
+    """A suite compared."""
 
     suite: Suite
     base: str
     certificate: Certificate
-    rows: list[Row]
-    target: float | None
+    rows: list[Row]  # the base first
+    target: float | None  # of the metric, as it was given
 
     @property
     def metric(self) -> Metric:
         return self.suite.first.workload.metrics[0]
-
-
-def answer(result: AccuracyResult) -> list[str]:
-    metric = result.metric
-    found = [sentence(row, result) for row in result.rows if row.against_base]
-    if not found:
-        return [f"{result.base} alone was run: nothing to compare"]
-    meaning = '"Not shown" says that n is too small to tell, and not that there is a difference.'
-    return [*found, f"Margin, fixed before the runs: {margin_words(metric)}. {meaning}"]
-
-
-def sentence(row: Row, result: AccuracyResult) -> str:
-    """The verdict on one program in words, with its flag: among several, one may compute another update."""
-    said = words_of(row.label, result.base, row.against_base, result.metric)
-    return said if row.certificate.fair else f"{said}; {row.certificate.sentence()}"
 
 
 def compare(suite: Suite) -> AccuracyResult:
@@ -93,7 +77,6 @@ def compare(suite: Suite) -> AccuracyResult:
 
 
 def row_of(program: Program, base: Program) -> Row:
-    """One program's row. base: what it is compared with; itself for the base."""
     metric = program.first.workload.metrics[0]
     top1, others = ([metric.shown(record.top1) for record in side.records] for side in (program, base))
     differences = [] if program is base else [mine - other for mine, other in zip(top1, others, strict=True)]
@@ -108,45 +91,115 @@ def row_of(program: Program, base: Program) -> Row:
     )
 
 
+def answer(result: AccuracyResult) -> list[str]:
+    found = []
+    for row in result.rows[1:]:
+        said = words_of(row.label, result.base, row.against_base, result.metric)
+        found.append(said if row.certificate.fair else f"{said}; {row.certificate.sentence()}")
+    if not found:
+        return [f"{result.base} alone was run: nothing to compare"]
+    meaning = '"Not shown" says that n is too small to tell, and not that there is a difference.'
+    return [*found, f"Margin, fixed before the runs: {margin_words(result.metric)}. {meaning}"]
+
+
 def summary(result: AccuracyResult) -> list[Grid]:
-    caption = style.flagged(f"{result.metric.heading}, paired by seed", result.certificate)
-    return [Grid(heads(result), [cells(result, row) for row in result.rows], caption)]
+    where, metric = "CPU" if result.suite.device == "cpu" else "GPU", result.metric
+    target = "target" if result.target is None else target_words(metric, result.target)
+    value, *against = equivalence.heads(metric, result.base)
+    heads = [
+        ("mode", False), ("seeds", True), value, (f"best{' %' * metric.percent}", True), (f"reached {target}", True),
+        (f"median s to {target} ({where}, with validation)", True), *against,
+    ]  # fmt: skip
+    caption = style.flagged(f"{metric.heading}, paired by seed", result.certificate)
+    return [Grid(heads, [cells(result, row) for row in result.rows], caption)]
 
 
-grids = summary
+def cells(result: AccuracyResult, row: Row) -> list[str]:
+    n, metric, digits = len(row.top1), result.metric, equivalence.digits(result.metric)
+    reached, time = "no target", ""
+    if result.target is not None:
+        reached = f"{row.reached} of {n}"
+        time = "not reached" if row.median_seconds is None else f"{row.median_seconds:.1f}"
+    against = ["", "", "base"]
+    if row.against_base:
+        against = equivalence.cells(row.against_base, metric, row.certificate.fair)
+    mean = with_span(*equivalence.mean_of(row.top1), digits)
+    return [row.label, str(n), mean, f"{row.best:{digits}}", reached, time, *against]
 
 
 def target_words(metric: Metric, target: float) -> str:
     return f"{metric.shown(target):g}{' %' * metric.percent}"
 
 
-def heads(result: AccuracyResult) -> list[tuple[str, bool]]:
-    where = "CPU" if result.suite.device == "cpu" else "GPU"
-    metric = result.metric
-    target = "target" if result.target is None else target_words(metric, result.target)
-    return [
-        ("mode", False), ("seeds", True), (f"{metric.name}, last epoch [95 % interval]", True),
-        (f"best{' %' * metric.percent}", True),
-        (f"reached {target}", True), (f"median s to {target} ({where}, with validation)", True),
-        (f"{unit_of(metric)} against {result.base} [95 %]", True), ("[90 %]", True),
-        (f"verdict, margin ±{metric.margin:g}", False),
-    ]  # fmt: skip
+# --- the picture ----------------------------------------------------------------------------------------------------
 
 
-def cells(result: AccuracyResult, row: Row) -> list[str]:
-    n, found, metric = len(row.top1), row.against_base, result.metric
-    digits = ".2f" if metric.percent else ".4f"
-    reached, time = "no target", ""
+@style.styled
+def draw(result):
+    """Accuracy over epochs by mode, and the differences paired by seed with the margin's band."""
+    others = result.rows[1:]
+    key = "Above: thick is the mean over seeds, thin each seed. "
+    if others:
+        key += f"Below: a dot is a seed, its {result.metric.label} after the last epoch less {result.base}'s. "
+    if others and result.suite.n > 1:
+        key += "Bar: Student's 95 % interval of the mean; black line in it: 90 %, which decides on equivalence. "
+    if others:
+        key += f"Grey band: the margin, {margin_words(result.metric)}, fixed before the runs."
+    heights = [CURVES, ROW * len(others) + 0.5] if others else [CURVES]
+    title = "Do all modes learn the same? Every seed"
+    paper = style.canvas(result.suite, title, sum(heights) + 0.4, result.certificate, (key,))
+    axes = style.axes_on(paper, len(heights), height_ratios=heights)
+    draw_curves(axes[0], result)
+    if others:
+        draw_differences(axes[1], result, others)
+    return paper.figure
+
+
+def draw_curves(axes, result) -> None:
+    suite, looks, metric = result.suite, style.looks(result.suite), result.metric
+    for label, look in looks.items():
+        seeds = [[metric.shown(row[metric.key]) for row in record.epochs] for record in suite.programs[label].records]
+        epochs = range(1, len(seeds[0]) + 1)
+        alone = look.marker if len(epochs) == 1 else ""  # of one point there is no line
+        for curve in seeds:
+            axes.plot(epochs, curve, alone, color=look.colour, linewidth=0.6, markersize=3, alpha=0.45)
+        mean = [statistics.fmean(at) for at in zip(*seeds, strict=True)]
+        axes.plot(epochs, mean, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4.5, label=label)
     if result.target is not None:
-        reached, seconds = f"{row.reached} of {n}", row.median_seconds
-        time = "not reached" if seconds is None else f"{seconds:.1f}"
-    against = ["", "", "base"]
-    if found:
-        wide = points(found.mean_difference, metric)
-        wide += "" if found.low95 is None else f" [{span(found.low95, found.high95, metric)}]"
-        against = [
-            wide,
-            span(found.low, found.high, metric),
-            verdict_of(found, metric) + ("" if row.certificate.fair else " (unfair)"),
-        ]
-    return [row.label, str(n), with_span(*row.mean, digits), f"{row.best:{digits}}", reached, time, *against]
+        axes.axhline(metric.shown(result.target), color=style.BLACK, linewidth=0.8, linestyle=(0, (2, 2)),
+                     label=f"target {target_words(metric, result.target)}")  # fmt: skip
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch")
+    if len(epochs) == 1:
+        axes.set_xticks([1])
+    axes.set_ylabel(style.held_out(metric))
+    style.horizontal_grid(axes)
+    style.legend_above(axes, 3)
+
+
+def draw_differences(axes, result, rows: list) -> None:
+    looks, margin = style.looks(result.suite), result.metric.margin
+    axes.axvspan(-margin, margin, color=style.PALE, alpha=0.7, linewidth=0)
+    axes.axvline(0, color=style.BLACK, linewidth=1)
+    dots = [-1.1 * margin, 1.1 * margin, *(x for row in rows for x in row.differences)]
+    ends = [x for row in rows for x in (row.against_base.low95, row.against_base.high95) if x is not None]
+    limits = style.limits_with(dots, ends)
+    for y, row in enumerate(rows):
+        found, look = row.against_base, looks[row.label]
+        text = words_of(row.label, result.base, found, result.metric)
+        lines = style.wrapped(text, ratio_figure.SENTENCE_SIZE, SENTENCE_WIDTH)
+        ratio_figure.write_sentence(axes, lines, y + 0.05, not row.certificate.fair)
+        style.draw_dots(axes, row.differences, y + 0.66, 0.05, look)
+        if found.low is not None:
+            style.draw_interval(axes, found.low95, found.high95, y + 0.86, limits, look.colour)
+            within = [min(max(x, limits[0]), limits[1]) for x in (found.low, found.high)]
+            axes.plot(within, [y + 0.86] * 2, color=style.BLACK, linewidth=1.2)
+        axes.plot(found.mean_difference, y + 0.86, "|", color=style.BLACK, markersize=11, markeredgewidth=2)
+        if y:
+            axes.axhline(y, color=style.PALE, linewidth=1)
+    better = "right" if result.metric.better == "up" else "left"
+    xlabel = f"{result.metric.points} less {result.base}'s: {better} of 0 is better"
+    ratio_figure.finish_rows(axes, len(rows), limits, xlabel)
+
+
+FIGURES = {"accuracy": {"accuracy": draw}}

@@ -1,22 +1,33 @@
-"""A breakdown compared: each program's step, its phases, and the communication that is not hidden.
+"""Where the step goes: each program's step, its phases, the communication that is not hidden, and a step's timeline.
 
-Exposed communication is a mode's step time less that of the same run without any exchange, paired by round. DDP's
-broadcast of buffers is in it, and on a CPU the cores that communication takes from computation.
+Exposed communication is a mode's step time less that of the same run without any exchange (``no_sync``), paired by
+round. DDP's broadcast of buffers is in it, and on a CPU the cores that communication takes from computation.
 """
 
 import statistics
 
 from bench import formulas
-from bench.analysis import stats, style, words
+from bench.analysis import lanes, memory_figure, stats, style, words
 from bench.analysis.comparison import Result, compare_suite
+from bench.analysis.lanes import PHASES, SHARDED, Panel
 from bench.analysis.suite import Program, Suite
+from bench.config.modes import MODES
+from bench.formulas import union
 from bench.record.definition import Sample
 from bench.record.view import Record
 from bench.studies.breakdown.study import RULES
-from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
 
-PHASES = ("data wait", "forward", "backward", "synchronize", "optimizer", "other")
 COPIES = ("scatter", "replicate", "gather")  # what DataParallel does besides the forward pass
+ROW = 0.42  # inches
+MOST_RANKS = 4  # drawn of one mode; more would not be legible
+TIMELINE_KEY = (
+    "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row per thread "
+    "(CPU), or work on the model's stream, a row per device (GPU). comm.: number and MiB of a bucket (DDP; from its "
+    "launch, so waiting for the other ranks is in it) or a fused reduction (Horovod); at the start rank 0's buffers, "
+    "at the end the weights (zero1). gather, scatter: a block's weights from all ranks, its gradients to them (fsdp).",
+    "That communication overlaps with computation is no proof that it cost nothing: "
+    "the upper bound is the run without exchange (no_sync).",
+)
 
 
 def compare(suite: Suite) -> Result:
@@ -37,6 +48,9 @@ def answer(result: Result) -> list[str]:
             line += f"; {parts_words(parts)} (of one step under a profiler, which slows it)"
         lines.append(line)
     return lines
+
+
+# --- the timed steps ------------------------------------------------------------------------------------------------
 
 
 def bare_of(suite: Suite, program: Program) -> Program | None:
@@ -69,7 +83,7 @@ def slowest(record: Record) -> Sample:
 
 
 def step_ms(record: Record) -> float:
-    """Mean milliseconds of the slowest rank's steps: global batch over throughput."""
+    """The mean step of the slowest rank."""
     return 1e3 * statistics.fmean(slowest(record).step_time_s)
 
 
@@ -100,16 +114,13 @@ def phases_of(step_time_s: list[float], data_wait_s: list[float], phase_time_s: 
     return found
 
 
-# --- profiled runs ------------------------------------------------------------------------------------------------
+# --- profiled runs --------------------------------------------------------------------------------------------------
 
 
 def latest(suite: Suite) -> dict[str, Record]:
     """The last profiled run of each program that holds a timeline."""
-    found = {}
-    for record in sorted(suite.extra, key=lambda r: r.started_at):
-        if timelines(record):
-            found[record.program] = record
-    return found
+    profiled = sorted(suite.extra, key=lambda record: record.started_at)
+    return {record.program: record for record in profiled if timelines(record)}
 
 
 def timelines(record: Record) -> dict[int, dict]:
@@ -136,3 +147,150 @@ def parts_words(parts: dict[str, float]) -> str:
     return ", ".join(
         f"{name} {style.number(parts[name])} ms" if name in parts else f"{name} not seen" for name in COPIES
     )
+
+
+# --- the picture of phases ------------------------------------------------------------------------------------------
+
+
+@style.styled
+def draw_step(result):
+    """The step of each mode as a stacked bar, and below it the exposed communication.
+
+    A bar is as long as a step takes its slowest rank, averaged over the rounds. Phases are the host's times on a CPU
+    and times between CUDA events on a GPU; the wait for data is the host's time on both, so on a GPU only what the
+    phases leave of the step is drawn of it."""
+    suite = result.suite
+    bare = {label: bare_of(suite, program) for label, program in suite.programs.items()}
+    exposed = {label: exposed_comm(suite.programs[label], other) for label, other in bare.items() if other}
+    times = "the host's times. "
+    if suite.device == "cuda":
+        times = "CUDA events; the host's wait for data is cut to what the phases leave of the step. "
+    more = [f"Mean over rounds of the slowest rank's steps; {times}`no_sync`: the same run without any exchange."]
+    if exposed:
+        rounds = " (dots), with its 95 % interval." if suite.n >= stats.FEWEST_ROUNDS else "; a preview: no interval."
+        more.append("Exposed communication: what communication adds to the step, buffers and the cores that it takes "
+                    "included: the step less its no_sync step, by round" + rounds)  # fmt: skip
+    heights = [ROW * len(suite.programs) + 0.95] + ([0.62 * len(exposed) + 0.65] if exposed else [])
+    paper = style.canvas(suite, "Where the step goes", sum(heights), result.certificate, tuple(more))
+    panels = style.axes_on(paper, len(heights), sharex=bool(exposed), height_ratios=heights)
+    draw_phases(panels[0], suite)
+    if exposed:
+        draw_exposed(panels[1], suite, exposed)
+    panels[-1].set_xlabel("milliseconds per step")
+    return paper.figure
+
+
+def draw_phases(axes, suite) -> None:
+    for y, program in enumerate(suite.programs.values()):
+        phases, left = phases_ms(program.records), 0.0
+        for name, look in PHASES.items():
+            axes.barh(y, phases[name], 0.66, left, facecolor=look.colour, edgecolor="black", linewidth=0.7,
+                      hatch=look.hatch, label=name if y == 0 else None)  # fmt: skip
+            left += phases[name]
+        axes.annotate(style.number(statistics.fmean(map(step_ms, program.records))), (left, y), (4, 0),
+                      textcoords="offset points", va="center", size=style.SMALL)  # fmt: skip
+    style.name_rows(axes, suite.programs)
+    axes.tick_params(axis="x", labelbottom=True)
+    axes.margins(x=0.1)
+    style.vertical_grid(axes)
+    style.legend_above(axes, 3)
+
+
+def draw_exposed(axes, suite, exposed: dict) -> None:
+    """All bars and all rounds are on the axis, and a little below 0 for intervals."""
+    longest = max(step_ms(record) for program in suite.programs.values() for record in program.records)
+    rounds = [x for each, *_ in exposed.values() for x in each]
+    lows = [low for _, _, low, _ in exposed.values() if low is not None]
+    limits = min(0.0, *rounds, max(-0.15 * longest, min(lows, default=0.0))), 1.15 * longest
+    axes.set_xlim(limits)
+    axes.axvline(0, color=style.BLACK, linewidth=1)
+    looks = style.looks(suite)
+    for y, (label, (each, mean, low, high)) in enumerate(exposed.items()):
+        style.draw_dots(axes, each, y + 0.22, 0.06, looks[label], markersize=4.5, markeredgewidth=0.5)
+        if low is not None:
+            style.draw_interval(axes, low, high, y + 0.42, limits, looks[label].colour)
+        axes.plot(mean, y + 0.42, "|", color="black", markersize=10, markeredgewidth=2)
+        axes.text(0.985, y - 0.08, exposed_words(suite.programs[label], mean, low, high), va="center", ha="right",
+                  size=style.SMALL, transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.set_yticks([y + 0.2 for y in range(len(exposed))], list(exposed))
+    axes.set_ylim(len(exposed) - 0.3, -0.35)
+    axes.tick_params(axis="y", length=0)
+    axes.set_title("exposed communication", loc="left", size=style.TEXT)
+    style.vertical_grid(axes)
+
+
+# --- the picture of one step ----------------------------------------------------------------------------------------
+
+
+@style.styled
+def draw_timeline(result):
+    """One step of each mode, from the profiled runs: a panel for each program, on its own scale, with rank by rank its
+    phases, what computed, what was sent. None where no run of the suite holds a timeline."""
+    records, more, panels = latest(result.suite), list(TIMELINE_KEY), []
+    if not records:
+        return None
+    for label, record in records.items():
+        found = timelines(record)
+        drawn = {f"rank {rank}": lanes.lanes_of(found[rank]["spans"]) for rank in list(found)[:MOST_RANKS]}
+        end_s = max(timeline["step_s"] for timeline in found.values())
+        panels.append(Panel(f"{label}: {timeline_words(record)}", drawn, end_s))
+        if len(found) > MOST_RANKS:
+            more.append(f"{label}: the first {MOST_RANKS} of {len(found)} ranks are drawn.")
+        missing = [lane for lane in ("phase", "compute") if not any(lane in each for each in drawn.values())]
+        if missing:
+            more.append(f"{label}: {' and '.join(missing)} could not be recorded.")
+    return lanes.draw(result.suite, "One step of each mode: what runs when", panels,
+                      "milliseconds from the start of the step on that rank", result.certificate, tuple(more),
+                      "n = 1 step per mode")  # fmt: skip
+
+
+def timeline_words(record: Record) -> str:
+    found, knobs = timelines(record), MODES[record.config.mode].knobs
+    lengths = [1000 * timeline["step_s"] for timeline in found.values()]
+    text = f"{max(lengths):.{0 if max(lengths) >= 100 else 1}f} ms"
+    shares = {rank: hidden_share(timeline["spans"]) for rank, timeline in found.items()}
+    known = [f"{100 * share:.0f} % (rank {rank})" for rank, share in shares.items() if share is not None]
+    if known:
+        if "local_steps" in knobs:
+            text += f"; the step in which weights are averaged, one of {record.config.local_steps}"
+        text += "".join(f"; {sent}" for sent in sharded_words(next(iter(found.values()))["spans"]))
+        each = ", ".join(known[:MOST_RANKS])
+        text += f"; of communication, {each} overlaps with computation: no proof that it is free"
+        return text + (" (upper bound: no_sync)" if "sync" in knobs else "")
+    if parts := parts_ms(record):
+        share = 100 * sum(parts.values()) / sum(lengths)
+        text += f"; scatter, replicate and gather take {share:.2g} %: {parts_words(parts)}"
+        return text + "; gradients are added up inside backward"
+    return text + ("; no communication" if len(found) == 1 else "; no communication was seen")
+
+
+def sharded_words(spans: list[dict]) -> list[str]:
+    """What a rank receives of weights and sends of gradients in all, of a mode that shards.
+
+    >>> sharded_words([{"lane": "communication", "name": f"gather {i}", "bytes": 2**20} for i in range(3)])
+    ['gather: 3 MiB in all']
+    """
+    sent = {}
+    for span in spans:
+        kind = span["name"].partition(" ")[0]
+        if span["lane"] == "communication" and kind in (*SHARDED, "weights"):
+            sent[kind] = sent.get(kind, 0) + span["bytes"]
+    return [f"{kind}: {size / 2**20:.3g} MiB in all" for kind, size in sent.items()]
+
+
+def hidden_share(spans: list[dict]) -> float | None:
+    """The share, 0 to 1, of the time with communication in which the rank also computed; None without communication.
+
+    >>> sent, busy = {"lane": "communication", "start_s": 0, "end_s": 4}, {"lane": "compute", "start_s": 3, "end_s": 9}
+    >>> hidden_share([sent, busy])
+    0.25
+    """
+    sent = union([(s["start_s"], s["end_s"]) for s in spans if s["lane"] == "communication"])
+    busy = union([(s["start_s"], s["end_s"]) for s in spans if s["lane"] == "compute"])
+    if not sent or not busy:
+        return None
+    both = sum(max(0, min(b, d) - max(a, c)) for a, b in sent for c, d in busy)
+    return both / sum(end - start for start, end in sent)
+
+
+FIGURES = {"breakdown": {"step": draw_step, "timeline": draw_timeline, "memory": memory_figure.draw}}

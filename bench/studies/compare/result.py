@@ -1,12 +1,15 @@
-"""A suite compared by throughput: the fastest first, by how much, how sure; other studies of speed share it."""
+"""A suite compared by throughput: the fastest first, by how much, how sure; and its pictures."""
 
+import statistics
+
+from bench.analysis import memory_figure, ratio_figure, style
 from bench.analysis.certificate import NOTHING_VARIES
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import CHOSEN, Suite
 from bench.record.describe import contradiction
-from bench.studies.base import Hooks
 from bench.studies.compare.study import RULES
-from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
+
+BAR_ROW = 0.5  # inches
 
 
 def compare(suite: Suite) -> Result:
@@ -20,19 +23,15 @@ def about(suite: Suite) -> str:
     return ",".join(":".join([mode, *map(capital, options)]) for mode, *options in map(str.split, suite.programs))
 
 
+def capital(option: str) -> str:
+    """An option of a label as a person types it: ``bucket_cap_mb=25`` is ``BUCKET_CAP_MB=25``."""
+    name, _, value = option.partition("=")
+    return f"{name.upper()}={value}"
+
+
 def heading_of(suite: Suite) -> str:
     """The heading; the labels of programs that were chosen are in every table."""
     return "Comparison of chosen programs" if about(suite) else "Comparison"
-
-
-def capital(option: str) -> str:
-    """An option of a label as a person types it.
-
-    >>> capital("bucket_cap_mb=25")
-    'BUCKET_CAP_MB=25'
-    """
-    name, _, value = option.partition("=")
-    return f"{name.upper()}={value}"
 
 
 def answer(result: Result) -> list[str]:
@@ -44,4 +43,46 @@ def answer(result: Result) -> list[str]:
     return result.answer() + [said for label in others if (said := contradiction(first[best], first[label]))]
 
 
-HOOKS = Hooks(about=about, heading_of=heading_of)
+@style.styled
+def draw_ratios(result):
+    """Every pair of programs: ratio of throughput, right of 1 where the second is faster."""
+    bounds = [program.label for program in result.suite.programs.values() if program.is_bound]
+    more = (f"{' and '.join(bounds)}: the upper bound without communication, not a way to train.",) if bounds else ()
+    return ratio_figure.draw_pairs(result, result.pairs, "How much faster? Every pair, every round", more)
+
+
+@style.styled
+def draw_throughput(result):
+    """A bar for each program with its rounds on it, outliers ringed, and its mean written behind."""
+    suite, looks = result.suite, style.looks(result.suite)
+    key = "Bar: geometric mean of the rounds. Dot: one round"
+    key += "; ringed: an outlier, counted like the rest." if any(result.outliers.values()) else "."
+    paper = style.canvas(suite, "Throughput, every round", BAR_ROW * len(looks) + 0.7, result.certificate, (key,))
+    (axes,) = style.axes_on(paper)
+    for y, (label, look) in enumerate(looks.items()):
+        values, far = suite.programs[label].throughputs, result.outliers.get(label, [])
+        mean = statistics.geometric_mean(values)
+        axes.barh(y, mean, 0.62, facecolor=look.colour, alpha=0.55, edgecolor="black", linewidth=0.8, hatch=look.hatch)
+        heights = style.draw_dots(axes, values, y, 0.16)
+        rings = [point for number, *point in zip(suite.rounds, values, heights, strict=True) if number in far]
+        ratio_figure.ring(axes, rings, 10.5)
+        axes.annotate(style.number(mean), (max(values), y), (9, 0), textcoords="offset points", va="center",
+                      size=style.SMALL + 0.5)  # fmt: skip
+    style.name_rows(axes, looks)
+    axes.set_xlim(left=0)
+    axes.margins(x=0.12)
+    if axes.get_xlim()[1] >= 1e5:
+        axes.locator_params(axis="x", nbins=5)  # long numbers, which would run into each other
+    style.vertical_grid(axes)
+    axes.set_xlabel(f"{suite.units} per second, all devices together")
+    return paper.figure
+
+
+FIGURES = {
+    "compare": {
+        "ratios": draw_ratios,
+        "throughput": draw_throughput,
+        "memory": memory_figure.draw,
+        "memory-over-time": memory_figure.draw_over_time,
+    }
+}

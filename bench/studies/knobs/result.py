@@ -1,14 +1,15 @@
 """A sweep of settings compared: each against the same mode with the settings of the run."""
 
-from bench.analysis import stats
+from bench.analysis import ratio_figure, stats, style, words
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.comparison import compare as compare_programs
 from bench.analysis.suite import Program, Suite
 from bench.config.options import KNOBS, UNSET
-from bench.studies.base import Hooks
 from bench.studies.knobs.study import COMPILE_NOTE, RULES
 from bench.studies.programs import shown
-from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
+
+CELL = 0.72  # inches, the height of a row
+SIGNS = {"faster": "▲", "slower": "▼", "tie": "=", "no difference": "≈", "inconclusive": "?"}
 
 
 def compare(suite: Suite) -> Result:
@@ -17,6 +18,10 @@ def compare(suite: Suite) -> Result:
 
 def about(suite: Suite) -> str:
     return suite.first.config.mode
+
+
+def notes(suite: Suite) -> list[str]:
+    return [COMPILE_NOTE] if any(program.config.compile for program in suite.programs.values()) else []
 
 
 def settings_of(suite: Suite) -> tuple[Program | None, dict[str, dict]]:
@@ -46,14 +51,13 @@ def answer(result: Result) -> list[str]:
 
 
 def base_words(base: Program) -> str:
-    config = base.config
-    given = [n for n in UNSET if n in KNOBS and getattr(config, n) != UNSET[n]]
-    listed = ", ".join(f"{n}={shown(getattr(config, n))}" for n in given)
-    why = " (TUNED)" if config.tuned else ""
+    config, why = base.config, " (TUNED)" if base.config.tuned else ""
     if not base.first.mode.knobs:  # no engine: options of training were swept
         switches = ("channels_last", "cudnn_benchmark", "fused", "compile")
         ways = [config.precision, *(n for n in switches if getattr(config, n))]
         return f"{base.label}: the settings of the run, {', '.join(ways)}{why}."
+    given = [n for n in UNSET if n in KNOBS and getattr(config, n) != UNSET[n]]
+    listed = ", ".join(f"{n}={shown(getattr(config, n))}" for n in given)
     text = f"not the engine's default{why}: {listed}" if given else f"all the engine's defaults{why}"
     return f"{base.label}: the settings of the run, {text}."
 
@@ -69,9 +73,112 @@ def chance(suite: Suite) -> list[str]:
     ]
 
 
-def notes(suite: Suite) -> list[str]:
-    """What must be known of a suite in which some program is compiled; nothing of others."""
-    return [COMPILE_NOTE] if any(program.config.compile for program in suite.programs.values()) else []
+# --- the picture ----------------------------------------------------------------------------------------------------
 
 
-HOOKS = Hooks(about=about, notes=notes)
+@style.styled
+def draw(result):
+    """A heat map of each value of each knob. Light is fast and dark is slow, also in grey. Where nothing was swept as a
+    grid: each setting's ratio with its rounds instead."""
+    suite = result.suite
+    base, settings = settings_of(suite)
+    if settings and not grid_of(suite)[1]:
+        pairs = [result.pair(base.label, label) for label in settings]
+        more = (base_words(base), *chance(suite), *notes(suite))
+        return ratio_figure.draw_pairs(result, pairs, "What the settings change", more)
+    panels = panels_of(suite) if settings else []
+    key = f"Ratio of {suite.units}/s to the same mode with the settings of the run. "
+    if suite.disturbed:
+        key += "95 % CI below the ratio."
+    elif suite.n >= stats.FEWEST_ROUNDS:
+        key += "▲ faster, ▼ slower, = tie within ±2 %, ≈ no difference found, ? inconclusive (95 % CI below the ratio)."
+    else:
+        key += "A preview: no interval."
+    more = [key, *([base_words(base)] if settings else []), *chance(suite)]
+    heights = [CELL * len(rows) + 0.85 for _, rows, _ in panels] or [1.0]
+    paper = style.canvas(suite, "What the knobs change", sum(heights), result.certificate, tuple(more))
+    all_axes = style.axes_on(paper, len(heights), height_ratios=heights)
+    ratios = [cell.ratio for _, rows, _ in panels for row in rows for cell, _ in row[1] if cell]
+    low, high = min([0.98, *ratios]), max([1.02, *ratios])
+    for axes, (title, rows, columns) in zip(all_axes, panels, strict=False):
+        draw_panel(axes, title, rows, columns, low, high)
+    if not panels:
+        all_axes[0].text(0.5, 0.5, "no program of this suite sets a knob", ha="center")
+        all_axes[0].set_axis_off()
+    return paper.figure
+
+
+def grid_of(suite) -> tuple[list[str], dict[tuple, str]]:
+    """The two knobs that were swept together, and (value, value) -> label; no names where none were."""
+    base, settings = settings_of(suite)
+    axes, found = sorted(base.first.mode.sweep), {}
+    for label, knobs in settings.items():
+        values = [getattr(suite.programs[label].config, name) for name in axes]
+        if axes and set(knobs) <= set(axes) and None not in values:
+            found[tuple(map(shown, values))] = label
+    return (axes, found) if len(found) > 1 else ([], {})
+
+
+def panels_of(suite) -> list[tuple]:
+    """(title, rows, column names) of each panel; a row is (name, [(comparison or None, the value's name)]). Knobs swept
+    one at a time share a panel."""
+    (base, settings), found = settings_of(suite), compared(suite)
+    (names, grid), single = grid_of(suite), {}
+    for label, knobs in settings.items():
+        if label not in grid.values():
+            name, value = " + ".join(knobs), ", ".join(map(shown, knobs.values()))
+            single.setdefault(name, []).append((found[label], value))
+    panels = []
+    if single:
+        rows = [(name, sorted(cells, key=lambda cell: in_order(cell[1]))) for name, cells in single.items()]
+        panels.append((f"{base.label}: one knob at a time", rows, None))
+    if grid:
+        ys, xs = (sorted({key[i] for key in grid}, key=in_order) for i in (0, 1))
+        rows = [(y, [(found.get(grid.get((y, x))), "") for x in xs]) for y in ys]
+        panels.append((f"{base.label}: {names[0]} down, {names[1]} across", rows, xs))
+    return panels
+
+
+def in_order(value: str) -> tuple:
+    """A key that sorts numbers by size, then words."""
+    try:
+        return 0, float(value), ""
+    except ValueError:
+        return 1, 0.0, value
+
+
+def draw_panel(axes, title: str, rows: list, columns: list[str] | None, low: float, high: float) -> None:
+    width = max(len(row) for _, row in rows)
+    for y, (_, row) in enumerate(rows):
+        for x, (cell, value) in enumerate(row):
+            if cell:
+                draw_cell(axes, x, y, cell, value, (cell.ratio - low) / (high - low))
+    axes.set(xlim=(0, width), ylim=(len(rows), 0))
+    axes.set_yticks([y + 0.5 for y in range(len(rows))], [name for name, _ in rows], size=style.SMALL)
+    axes.set_xticks([x + 0.5 for x in range(width)] if columns else [], columns or [], size=style.SMALL)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_title("\n".join(style.wrapped(title, style.TEXT, style.WIDTH - 2.2)), loc="left", size=style.TEXT)
+
+
+def draw_cell(axes, x: int, y: int, cell: stats.Comparison, value: str, level: float) -> None:
+    """A value, its ratio with its verdict in a sign, its interval. level: 0 for the slowest cell to 1."""
+    import matplotlib
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((x + 0.02, y + 0.04), 0.96, 0.92, facecolor=matplotlib.colormaps["cividis"](level),
+                             edgecolor="black", linewidth=0.7))  # fmt: skip
+    ratio = f"×{cell.ratio:.2f} {SIGNS.get(cell.verdict, '')}".strip()
+    said = [
+        (ratio, style.TEXT, "bold" if cell.verdict in SIGNS else "normal"),
+        (words.span(cell.low, cell.high, ".2f"), style.SMALL - 0.5, "normal"),
+    ]
+    if value:
+        said.insert(0, (value, style.SMALL, "normal"))
+    for i, (text, size, weight) in enumerate(said, start=1):
+        axes.text(x + 0.5, y + (i - 0.1) / (len(said) + 0.8), text, color="black" if level > 0.5 else "white",
+                  ha="center", va="center", size=size, weight=weight)  # fmt: skip
+
+
+FIGURES = {"knobs": {"knobs": draw}}

@@ -1,15 +1,16 @@
-"""A mistake compared with the right version, paired by seed.
+"""A mistake compared with the right version, paired by seed, in words, tables and one picture.
 
-The primary measure decides, in the direction that was fixed in advance; the other measures are reported as they come
-out. A run that hangs is a result here: its failed record is one of the lab's.
+The primary measure decides, in the direction that was fixed in advance; the other measures are reported as they are.
+A run that hangs is a result here: its failed record counts.
 """
 
+import datetime
 import statistics
 from collections import Counter
 from dataclasses import dataclass
 
 from bench import formulas
-from bench.analysis import stats
+from bench.analysis import stats, style
 from bench.analysis.certificate import Certificate, Rules, certify
 from bench.analysis.comparison import records_of, require_one_workload, require_rounds
 from bench.analysis.parity import program
@@ -17,47 +18,49 @@ from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
 from bench.config.fields import in_words
+from bench.config.modes import Look
 from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Finding, Mistake, find
-from bench.mistakes.measures import Measure
+from bench.mistakes.measures import Measure, ranks_metric
 from bench.record.disturbance import observed_of, worst
 from bench.record.view import Record
 from bench.studies.accuracy.study import OF_THE_SEED
-from bench.studies.base import Hooks
 from bench.studies.lab.study import VARIANTS
 
-BY_MISTAKE = "it is what the mistake changes"
+LOOKS = {"right": Look(style.BLUE, "", "o", "-"), "wrong": Look(style.VERMILION, "///", "X", "--")}
+BARS, CURVE, RANK = 1.35, 2.2, 0.42  # inches: a panel of two bars, one of curves, a rank's row
+HEADS = [("figure", False), ("right", True), ("wrong", True), ("wrong − right, or × [95 %]", True), ("n", True),
+         ("expected", False), ("seen", False)]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measure of both versions, one value per seed. change: the mean difference, wrong less right, or the geometric
-    mean of the ratios, wrong over right; low, high: its 95 % interval by Student's t, None with one seed."""
+    """A measure of both versions, one value per seed."""
 
     measure: Measure
     right: list[float]
     wrong: list[float]
-    change: float
-    low: float | None
+    change: float  # mean of wrong - right, or geometric mean of wrong / right
+    low: float | None  # Student's 95 % interval; None with one seed
     high: float | None
     disturbed: bool = False  # a time, of which a run was disturbed
 
     @property
+    def undecided(self) -> str:
+        """Why no direction is stated. Times and unexpected measures need several seeds."""
+        if self.low is None and (self.measure.ratio or not self.measure.moves):
+            return "preview: no interval"
+        return "disturbed: not judged" if self.disturbed else ""
+
+    @property
     def direction(self) -> str:
-        """ "up", "down", or "" where the interval holds no change, and of a time that was disturbed."""
+        """ "up", "down", or "" where the interval contains "no change" or nothing is decided."""
         if self.undecided:
             return ""
         low, high = (self.change, self.change) if self.low is None else (self.low, self.high)
         nothing = 1 if self.measure.ratio else 0
         return "up" if low > nothing else "down" if high < nothing else ""
-
-    @property
-    def undecided(self) -> str:
-        """Why no direction is stated; "" where one is. Times and unexpected measures need several seeds."""
-        if self.low is None and (self.measure.ratio or not self.measure.moves):
-            return "preview: no interval"
-        return "disturbed: not judged" if self.disturbed else ""
 
     @property
     def seen(self) -> str:
@@ -80,15 +83,14 @@ class Row:
 
 @dataclass(frozen=True)
 class LabResult:
-    """A lab's suite compared. records: variant -> one per seed. rows: the primary measure first; without those that
-    were not observed. findings: variant -> what the detectors found in any of its runs, once each."""
+    """A lab's suite compared."""
 
     suite: Suite
     mistake: Mistake
     certificate: Certificate
-    records: dict[str, list[Record]]
-    rows: list[Row]
-    findings: dict[str, list[Finding]]
+    records: dict[str, list[Record]]  # of each version, one per seed
+    rows: list[Row]  # the primary measure first; without those that were not observed
+    findings: dict[str, list[Finding]]  # what the detectors found in any run of a version, each mistake once
 
     @property
     def n(self) -> int:
@@ -99,18 +101,113 @@ class LabResult:
         return any(finding.name == self.mistake.name for finding in self.findings["wrong"])
 
 
+# --- what a suite is about ------------------------------------------------------------------------------------------
+
+
+def mistake_of(suite: Suite) -> Mistake | None:
+    """The mistake that the wrong version has and the right one has not; also of a suite whose runs failed."""
+    configs = []
+    for variant in VARIANTS:
+        arm = suite.of_variant(variant)
+        records = arm.records if arm else [r for r in suite.failed if r.label.variant == variant]
+        configs.append(records[0].config if records else None)
+    right, wrong = configs
+    return next((m for m in MISTAKES.values() if has(wrong, m) and not has(right, m)), None)
+
+
+def has(config: RunConfig | None, mistake: Mistake) -> bool:
+    return config is not None and all(getattr(config, name) == value for name, value in mistake.wrong.items())
+
+
+def about(suite: Suite) -> str:
+    mistake = mistake_of(suite)
+    return mistake.name if mistake else ""
+
+
+def heading_of(suite: Suite) -> str:
+    mistake = mistake_of(suite)
+    return f"{mistake.name}: {mistake.title}" if mistake else suite.id
+
+
+def warning(suite: Suite) -> str:
+    mistake = mistake_of(suite)
+    if mistake is None:
+        return ""
+    switch = " ".join(in_words(f, mistake.wrong[f.name]) for f in FIELDS.values() if f.name in mistake.wrong)
+    return f"Made on purpose, in the wrong version alone: {switch}"
+
+
+def said_of(suite: Suite) -> list[tuple[str, str]]:
+    mistake = mistake_of(suite)
+    if mistake is None:
+        return []
+    return [("What a person would see", mistake.lab.seen), ("Consequence", mistake.consequence),
+            ("Remedy", mistake.remedy)]  # fmt: skip
+
+
+# --- the comparison -------------------------------------------------------------------------------------------------
+
+
+def compare(suite: Suite) -> LabResult:
+    """Compare the two versions of a lab. Raises UserError without a whole round or the primary measure of every run."""
+    require_rounds(suite)
+    mistake = mistake_of(suite)
+    if mistake is None:
+        raise UserError(f"suite {suite.id} is of no known mistake: it has the programs {', '.join(suite.programs)}")
+    changes = mistake.lab.changes  # what the mistake itself changes is not unfair
+    varies = dict.fromkeys(changes, ("it is what the mistake changes", program))
+    rules = Rules(varies, OF_THE_SEED, ranks_apart=changes, options=mistake.lab.varies, mistakes=True)
+    require_one_workload(suite, rules)
+    arms = [suite.of_variant(variant) for variant in VARIANTS]
+    right, wrong = (arm.records if arm else [] for arm in arms)
+    ended = {r.label.round: r for r in suite.failed if r.label.variant == "wrong" and r.failed_on_purpose}
+    if not wrong and ended:
+        rounds = [number for number in suite.rounds if number in ended]
+        right, wrong = [right[suite.rounds.index(n)] for n in rounds], [ended[n] for n in rounds]
+    if not right or not wrong:
+        raise UserError(f"suite {suite.id}: one of its two versions has no record that can be used: run it again")
+    records = {"right": right, "wrong": wrong}
+    measures = [measure.of(suite.first.workload) for measure in mistake.lab.measures_on(suite.device)]
+    primary, *others = [row_of(measure, right, wrong) for measure in measures]
+    if primary is None:
+        raise UserError(f"suite {suite.id}: not every run has the primary measure: {measures[0].name}")
+    findings = {variant: findings_of(records[variant]) for variant in VARIANTS}
+    certificate = certify(records_of(suite), rules)
+    return LabResult(suite, mistake, certificate, records, [primary, *filter(None, others)], findings)
+
+
+def row_of(measure: Measure, right: list[Record], wrong: list[Record]) -> Row | None:
+    """A measure over the seeds; None where any run does not have it."""
+    a, b = ([measure.read(record, record.observed) for record in records] for records in (right, wrong))
+    if None in a or None in b:
+        return None
+    a, b = list(map(float, a)), list(map(float, b))
+    if measure.ratio:
+        found = stats.compare_rounds(a, b)
+        disturbed = bool(worst(record for record in [*right, *wrong] if record.ok))
+        return Row(measure, a, b, found.ratio, found.low, found.high, disturbed)
+    differences = [y - x for x, y in zip(a, b, strict=True)]
+    if len(differences) == 1:
+        return Row(measure, a, b, differences[0], None, None)
+    return Row(measure, a, b, *formulas.mean_interval(differences, stats.t_quantile(len(a) - 1, 0.95)))
+
+
+def findings_of(records: list[Record]) -> list[Finding]:
+    by_name = {finding.name: finding for record in reversed(records) for finding in find(observed_of(record))}
+    return sorted(by_name.values(), key=lambda finding: [*MISTAKES, finding.name].index(finding.name))
+
+
+# --- in words and tables --------------------------------------------------------------------------------------------
+
+
 def answer(result: LabResult) -> list[str]:
     lines = [sentence(row, result.n) for row in result.rows] or ["nothing of it was observed: run it with WATCH=1"]
     held = ", ".join(f"{what} × {times}" for what, times in files_of(result.records["wrong"]).items())
     lines += [f"whose statistics the file had after each write of the wrong version: {held}"] if held else []
-    return lines + places(result.records["wrong"]) + [detected(result)]
-
-
-def detected(result: LabResult) -> str:
-    named = [f"{finding.name} ({finding.evidence})" for finding in result.findings["wrong"]]
-    wrong = f"found in the wrong version: {'; '.join(named)}" if named else "nothing found in the wrong version"
+    named = "; ".join(f"{finding.name} ({finding.evidence})" for finding in result.findings["wrong"])
+    wrong = f"found in the wrong version: {named}" if named else "nothing found in the wrong version"
     right = ", ".join(finding.name for finding in result.findings["right"]) or "nothing"
-    return f"bench check: {wrong}; in the right version: {right}"
+    return [*lines, *places(result.records["wrong"]), f"bench check: {wrong}; in the right version: {right}"]
 
 
 def sentence(row: Row, n: int) -> str:
@@ -128,15 +225,16 @@ def sentence(row: Row, n: int) -> str:
 
 
 def files_of(records: list[Record]) -> dict[str, int]:
-    """What the files that several ranks wrote held, and how often, over all runs; empty where that was not watched."""
+    """How often the files that several ranks wrote held what, over all runs; empty where that was not watched."""
     counts = Counter()
-    for part in (part for record in records for part in record.samples):
-        counts.update(part.lab.get("files", {}))
+    for record in records:
+        for part in record.samples:
+            counts.update(part.lab.get("files", {}))
     return dict(sorted(counts.items()))
 
 
 def places(records: list[Record]) -> list[str]:
-    """Where the ranks of runs that hung stood, and how long that took to be found; empty where none did."""
+    """Where the ranks of runs that hung were, and how long it took to find that; empty where none did."""
     ended = [record.failure for record in records if record.failure]
     if not ended:
         return []
@@ -144,88 +242,6 @@ def places(records: list[Record]) -> list[str]:
     took = f"{min(seconds):.1f} to {max(seconds):.1f}" if len(seconds) > 1 else f"{seconds[0]:.1f}"
     limit = records[0].config.timeout
     return [ended[0]["message"], f"found, named and ended {took} s after the command, with TIMEOUT={limit:g}"]
-
-
-def mistake_of(suite: Suite) -> Mistake | None:
-    """The mistake that a lab is about: the one whose switch the wrong version has and the right one has not."""
-    configs = {variant: config_of(suite, variant) for variant in VARIANTS}
-    right, wrong = configs["right"], configs["wrong"]
-    return next((m for m in MISTAKES.values() if has(wrong, m) and not has(right, m)), None)
-
-
-def config_of(suite: Suite, variant: str) -> RunConfig | None:
-    """The config of a version, also where its runs failed; None where there is none."""
-    program = suite.of_variant(variant)
-    records = program.records if program else [r for r in suite.failed if r.label.variant == variant]
-    return records[0].config if records else None
-
-
-def has(config: RunConfig | None, mistake: Mistake) -> bool:
-    return config is not None and all(getattr(config, name) == value for name, value in mistake.wrong.items())
-
-
-def about(suite: Suite) -> str:
-    mistake = mistake_of(suite)
-    return mistake.name if mistake else ""
-
-
-def compare(suite: Suite) -> LabResult:
-    """Compare the two versions of a lab. Raises UserError without a whole round or the primary measure of every run."""
-    require_rounds(suite)
-    mistake = mistake_of(suite)
-    if mistake is None:
-        raise UserError(f"suite {suite.id} is of no known mistake: it has the programs {', '.join(suite.programs)}")
-    rules = rules_of(mistake)
-    require_one_workload(suite, rules)
-    found = {variant: suite.of_variant(variant) for variant in VARIANTS}
-    records = {variant: program.records if program else [] for variant, program in found.items()}
-    ended = {r.label.round: r for r in suite.failed if r.label.variant == "wrong" and r.failed_on_purpose}
-    if not records["wrong"] and ended:
-        rounds = [number for number in suite.rounds if number in ended]
-        records = {"right": [records["right"][suite.rounds.index(n)] for n in rounds],
-                   "wrong": [ended[number] for number in rounds]}  # fmt: skip
-    if not all(records.values()):
-        raise UserError(f"suite {suite.id}: one of its two versions has no record that can be used: run it again")
-    seen = {variant: findings_of(records[variant]) for variant in VARIANTS}
-    measures = [measure.of(suite.first.workload) for measure in mistake.lab.measures_on(suite.device)]
-    primary, *others = [row_of(measure, records) for measure in measures]
-    if primary is None:
-        raise UserError(f"suite {suite.id}: not every run has the primary measure: {measures[0].name}")
-    certificate = certify(records_of(suite), rules)
-    return LabResult(suite, mistake, certificate, records, [primary, *filter(None, others)], seen)
-
-
-def rules_of(mistake: Mistake) -> Rules:
-    """What the mistake itself changes is no unfairness."""
-    changes = mistake.lab.changes
-    varies = dict.fromkeys(changes, (BY_MISTAKE, program))
-    return Rules(varies, OF_THE_SEED, ranks_apart=changes, options=mistake.lab.varies, mistakes=True)
-
-
-def row_of(measure: Measure, records: dict[str, list[Record]]) -> Row | None:
-    """A measure over the seeds; None where any run does not have it."""
-    values = {v: [measure.read(record, record.observed) for record in records[v]] for v in VARIANTS}
-    if any(value is None for variant in VARIANTS for value in values[variant]):
-        return None
-    right, wrong = ([float(value) for value in values[variant]] for variant in VARIANTS)
-    if measure.ratio:
-        found = stats.compare_rounds(right, wrong)
-        disturbed = bool(worst(record for each in records.values() for record in each if record.ok))
-        return Row(measure, right, wrong, found.ratio, found.low, found.high, disturbed)
-    differences = [b - a for a, b in zip(right, wrong, strict=True)]
-    if len(differences) == 1:
-        return Row(measure, right, wrong, differences[0], None, None)
-    return Row(measure, right, wrong, *formulas.mean_interval(differences, stats.t_quantile(len(right) - 1, 0.95)))
-
-
-def findings_of(records: list[Record]) -> list[Finding]:
-    """The detectors' findings in these records, each mistake once."""
-    by_name = {finding.name: finding for record in reversed(records) for finding in find(observed_of(record))}
-    return sorted(by_name.values(), key=lambda finding: [*MISTAKES, finding.name].index(finding.name))
-
-
-HEADS = [("figure", False), ("right", True), ("wrong", True), ("wrong − right, or × [95 %]", True), ("n", True),
-         ("expected", False), ("seen", False)]  # fmt: skip
 
 
 def summary(result: LabResult) -> list[Grid]:
@@ -236,28 +252,139 @@ def summary(result: LabResult) -> list[Grid]:
     return [Grid(HEADS, rows, "Right and wrong, paired by seed")]
 
 
-grids = summary
+# --- the picture ----------------------------------------------------------------------------------------------------
 
 
-def said_of(suite: Suite) -> list[tuple[str, str]]:
-    mistake = mistake_of(suite)
-    if mistake is None:
-        return []
-    return [("What a person would see", mistake.lab.seen), ("Consequence", mistake.consequence),
-            ("Remedy", mistake.remedy)]  # fmt: skip
+@style.styled
+def draw(result):
+    """The primary measure above, and what the mistake can be seen in below: curves over epochs, the ranks' own metrics,
+    what a file held, or the next measure; of a run that hangs only where its ranks are."""
+    panels = panels_of(result)
+    title = f"{result.mistake.title[0].upper()}{result.mistake.title[1:]}"
+    key = "Bar or thick line: mean over seeds. Dot or thin line: a seed."
+    if result.mistake.lab.hangs:
+        key = "Hatched: no heartbeat. Next to it: the line that a rank was at when the run was ended."
+    more = [f"Blue: the right version. Orange-red: the same run with the mistake. {key}"]
+    more += [sentence(row, result.n) for row in result.rows[:1]]
+    n = f"n = {result.n} seeds, in interleaved rounds" if result.n > 1 else "n = 1 seed: no interval"
+    heights = [height for height, _, _ in panels]
+    paper = style.canvas(result.suite, title, sum(heights) + 0.3, result.certificate, tuple(more), n)
+    all_axes = style.axes_on(paper, len(heights), height_ratios=heights)
+    for axes, (_, panel, options) in zip(all_axes, panels, strict=True):
+        panel(axes, result, **options)
+    return paper.figure
 
 
-def heading_of(suite: Suite) -> str:
-    mistake = mistake_of(suite)
-    return f"{mistake.name}: {mistake.title}" if mistake else suite.id
+def panels_of(result) -> list[tuple]:
+    """(height in inches, the function that draws it, its options), from above."""
+    shows, wrong = result.mistake.lab.shows, result.records["wrong"][0]
+    if shows == "places":
+        return [(RANK * (2 * result.suite.first.config.num_devices + 1), draw_places, {})]
+    measures = [(BARS, draw_bars, {"row": row}) for row in result.rows[:2]]
+    if shows == "ranks" and ranks_metric(wrong, wrong.observed):
+        return [*measures[:1], (CURVE, draw_ranks, {})]
+    if shows == "files" and files_of(result.records["wrong"]):
+        return [*measures[:1], (BARS, draw_files, {})]
+    if shows in ("train_loss", "metric") and len(wrong.epochs) > 1:
+        return [*measures[:1], (CURVE, draw_curves, {"shows": shows})]
+    return measures
 
 
-def warning(suite: Suite) -> str:
-    mistake = mistake_of(suite)
-    if mistake is None:
-        return ""
-    switch = " ".join(in_words(f, mistake.wrong[f.name]) for f in FIELDS.values() if f.name in mistake.wrong)
-    return f"Made on purpose, in the wrong version alone: {switch}"
+def bar_style(look: Look) -> dict:
+    return {"facecolor": look.colour, "alpha": 0.55, "edgecolor": "black", "linewidth": 0.8, "hatch": look.hatch}
 
 
-HOOKS = Hooks(about=about, heading_of=heading_of, warning=warning, said_of=said_of)
+def draw_bars(axes, result, row) -> None:
+    """A measure: a bar for each version, a dot for each seed, the mean written behind."""
+    for y, (side, values) in enumerate({"right": row.right, "wrong": row.wrong}.items()):
+        axes.barh(y, statistics.fmean(values), 0.6, **bar_style(LOOKS[side]))
+        style.draw_dots(axes, values, y, 0.15)
+        axes.annotate(row.sides[y], (max([0, *values]), y), (9, 0), textcoords="offset points", va="center",
+                      size=style.TEXT)  # fmt: skip
+    style.name_rows(axes, LOOKS)
+    axes.set_xlim(left=min([0, *row.right, *row.wrong]))
+    axes.margins(x=0.2)
+    style.vertical_grid(axes)
+    axes.set_xlabel(row.measure.name)
+
+
+def draw_curves(axes, result, shows: str) -> None:
+    """The metric or the training loss after each epoch, of both versions; the mean over the epochs of all seeds."""
+    metric = result.suite.first.workload.metrics[0]
+    key, shown, label = shows, float, "training loss"
+    if shows == "metric":
+        key, shown, label = metric.key, metric.shown, style.held_out(metric)
+    for side, look in LOOKS.items():
+        seeds = [style.finite([row[key] for row in record.epochs]) for record in result.records[side]]
+        seeds = [list(map(shown, curve)) for curve in seeds]
+        for curve in seeds:
+            axes.plot(range(1, len(curve) + 1), curve, color=look.colour, linewidth=0.6, alpha=0.5)
+        mean = [statistics.fmean(at) for at in zip(*seeds, strict=False)]
+        axes.plot(range(1, len(mean) + 1), mean, color=look.colour, linestyle=look.line, marker=look.marker, label=side)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(label)
+    style.horizontal_grid(axes)
+    style.legend_above(axes, 2)
+
+
+def draw_ranks(axes, result) -> None:
+    metric = result.suite.first.workload.metrics[0]
+    form = ".1f" if metric.percent else ".3f"
+    for shift, (side, look) in zip((-0.2, 0.2), LOOKS.items(), strict=True):
+        record = result.records[side][0]
+        values = ranks_metric(record, record.observed)
+        places = [rank + shift for rank in range(len(values))]
+        axes.bar(places, values, 0.36, label=side, **bar_style(look))
+        for x, value in zip(places, values, strict=True):
+            axes.annotate(format(value, form), (x, value), (0, 2), textcoords="offset points", ha="center",
+                          size=style.SMALL)  # fmt: skip
+    axes.set_xticks(range(len(values)), [f"rank {rank}" for rank in range(len(values))])
+    axes.set_ylim(0, 112 if metric.percent else 1.12 * axes.get_ylim()[1])
+    axes.set_ylabel(f"{metric.name}, last epoch")
+    style.horizontal_grid(axes)
+    style.legend_above(axes, 2)
+
+
+def draw_files(axes, result) -> None:
+    counts = files_of(result.records["wrong"])
+    axes.barh(list(counts), list(counts.values()), 0.6, **bar_style(LOOKS["wrong"]))
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    style.vertical_grid(axes)
+    axes.set_xlabel("writes after which the file's statistics were those of")
+
+
+def draw_places(axes, result) -> None:
+    """A row for each rank of both versions: seconds from the command, and where it was when the run was ended."""
+    right, wrong = result.records["right"][0], result.records["wrong"][0]
+    ranks, began = wrong.config.num_devices, datetime.datetime.fromisoformat(right.started_at).timestamp()
+    rows = [(f"right, rank {p.rank}", p.moments["last_timed_step"] - began, 0.0, "done") for p in right.samples]
+    end = wrong.failure["after_s"]
+    stood, where = min(wrong.config.timeout, end), wrong.failure.get("where") or [None] * ranks
+    rows += [(f"wrong, rank {rank}", end - stood, stood, place(where[rank])) for rank in range(ranks)]
+    for y, (name, lived, stood, text) in enumerate(rows):
+        look = LOOKS[name.partition(",")[0]]
+        axes.barh(y, lived, 0.5, facecolor=look.colour, alpha=0.75, edgecolor="black", linewidth=0.8)
+        axes.barh(y, stood, 0.5, left=lived, facecolor="white", edgecolor=look.colour, linewidth=0.8, hatch="////")
+        x, side, shift = (lived + stood, "right", -5) if stood else (lived, "left", 5)
+        label = axes.annotate(
+            text, (x, y), (shift, 0), textcoords="offset points", ha=side, va="center", size=style.SMALL,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
+        label.set_in_layout(False)
+    style.name_rows(axes, (name for name, *_ in rows))
+    axes.set_xlim(0, 1.02 * max(lived + stood for _, lived, stood, _ in rows))
+    style.vertical_grid(axes)
+    axes.set_xlabel("seconds from the command")
+
+
+def place(where: dict | None) -> str:
+    if not where:
+        return "its place is not known"
+    waits = " in a collective" if where["collective"] else ""
+    return f"{where['file'].rpartition('/')[2]}:{where['line']} ({where['function']}){waits}"
+
+
+FIGURES = {"lab": {"lab": draw}}

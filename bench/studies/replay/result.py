@@ -1,12 +1,10 @@
-"""A replayed unfairness compared: the verdict of the fair comparison and that of the unfair one."""
+"""A replayed unfairness compared: the verdict of the fair comparison and that of the unfair one, on one axis."""
 
-from bench.analysis import ratio_figure, words
+from bench.analysis import ratio_figure, style, words
 from bench.analysis.comparison import Pair, Result, compare_suite
 from bench.analysis.suite import Suite
 from bench.errors import UserError
-from bench.studies.base import Hooks
 from bench.studies.replay.study import REPLAYS, VARIANTS
-from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
 
 
 def compare(suite: Suite) -> Result:
@@ -35,12 +33,10 @@ def about(suite: Suite) -> str:
 
 def shift_of(result: Result) -> str:
     first, last = pairs_of(result)
-    between = (
-        "nothing changed but the unfair setting" if changed(result.suite) else "nothing changed at all: the control"
-    )
+    between = "but the unfair setting" if changed(result.suite) else "at all: the control"
     return (
         f"Estimate: ×{first.comparison.ratio:.2f} ({first.b}) becomes ×{last.comparison.ratio:.2f} ({last.b}), with "
-        f"{between}."
+        f"nothing changed {between}."
     )
 
 
@@ -49,15 +45,18 @@ def answer(result: Result) -> list[str]:
     _, fair, unfair = result.suite.programs
     c = result.pair(fair, unfair).comparison
     lines = [*map(ratio_figure.words_of, pairs_of(result)), shift_of(result)]
-    if c.verdict in ("disturbed", "preview"):
+    case = REPLAYS.get(about(result.suite))
+    if c.verdict in ("disturbed", "preview") or not case:
         return lines
-    if case := REPLAYS.get(about(result.suite)):
-        seen = {"tie": "it did not move"}.get(c.verdict, c.verdict)
-        expected = case.moves[result.suite.device] or "no move"
-        lines.append(
-            f"The unfairness alone: × {words.with_span(c.ratio, c.low, c.high)}: {seen}; expected here: {expected}"
-        )
-    return lines
+    seen = "it did not move" if c.verdict == "tie" else c.verdict
+    moved = f"× {words.with_span(c.ratio, c.low, c.high)}: {seen}"
+    return [*lines, f"The unfairness alone: {moved}; expected here: {case.moves[result.suite.device] or 'no move'}"]
 
 
-HOOKS = Hooks(about=about)
+@style.styled
+def draw(result):
+    title = "How far an unfair setting moves the verdict" if changed(result.suite) else "The control of the replays"
+    return ratio_figure.draw_pairs(result, pairs_of(result), title, (shift_of(result),))
+
+
+FIGURES = {"replay": {"replay": draw}}

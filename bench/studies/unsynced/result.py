@@ -1,9 +1,10 @@
-"""What is lost when replicas start from different weights? Top-1 after the last epoch, paired by seed.
+"""What is lost when replicas start from different weights? The metric after the last epoch, paired by seed.
 
 What an unsynchronised run leaves behind, each rank's model and the model of their mean weights, is compared with rank
-0's model of the synchronised run of the same mode and seed, in percentage points, unsynchronised less synchronised.
+0's model of the synchronised run of the same mode and seed.
 """
 
+import itertools
 import math
 import statistics
 from dataclasses import dataclass
@@ -11,35 +12,42 @@ from dataclasses import dataclass
 from bench.analysis import equivalence, stats, style
 from bench.analysis.certificate import Certificate, certify
 from bench.analysis.comparison import records_of, require_one_workload, require_rounds
-from bench.analysis.equivalence import mean_of, points, span, unit_of, verdict_of
+from bench.analysis.equivalence import margin_words, mean_of
 from bench.analysis.suite import Program, Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
+from bench.config.modes import MODES, UPPER_BOUNDS
 from bench.config.workloads import Metric
 from bench.record.view import Record
 from bench.studies.unsynced.study import MAIN, RULES, ranks_of, replicas_of
 
 AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics anew"}
 QUOTED = 2.0  # percentage points: the loss that is quoted for ImageNet, without an experiment that can be checked
-TOLERANCE = 0.01  # of the theory: a distance may be off by so much
-# Of the distance at the start. A smaller one is held against this: the rounding of weights in float32 is not small
-# beside it, and replicas that have met are bit-identical.
+TOLERANCE = 0.01  # of the theory: how far a distance may be off
+# Of the distance at the start. The deviation of a smaller distance is relative to this: the rounding of weights in
+# float32 is not small compared with it, and replicas that have met are bit-identical.
 FLOOR = 1e-3
+PANEL, ROW, PAIRS = 2.5, 0.32, 2.2  # inches: distances over steps, a model, the seeds of a program
+MARKS = 12  # of the theory's line, so that what is under it is seen
+LAYERS = ("#000000", style.BLUE, style.VERMILION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.GREY)
+ON_IMAGENET = (
+    "On ImageNet: make unsynced-init GPUS=8 SEEDS=3 DATA=tar:FOLDER MODEL=resnet50 IMAGE_SIZE=224 BATCH=32 EPOCHS=90 "
+    "LR=0.1 LR_BATCH=256 LR_WARMUP_EPOCHS=5 SCHEDULE=step WEIGHT_DECAY=1e-4. By the theory "
+    "that decay brings the replicas together."
+)
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model that the runs of a program leave behind. top1: the workload's first metric as it is shown, per cent of
-    top-1, one per seed. base: the label of the program
-    it is compared with, none for the synchronised runs themselves; then the rest is None and empty."""
+    """One model that the runs of a program leave behind."""
 
     program: Program
     name: str
-    top1: list[float]
-    base: str | None
-    differences: list[float]  # as percentage points, one per seed
-    found: stats.Equivalence | None
-    p: float | None  # two-sided, sign-flip
+    top1: list[float]  # the workload's first metric as it is shown, one per seed
+    base: str | None = None  # the label of what it is compared with; None for the synchronised runs themselves
+    differences: tuple[float, ...] = ()  # in the metric's unit, one per seed
+    found: stats.Equivalence | None = None
+    p: float | None = None  # two-sided, sign-flip
 
     @property
     def metric(self) -> Metric:
@@ -52,17 +60,15 @@ class Model:
 
 @dataclass(frozen=True)
 class DivergenceCurve:
-    """How far apart the replicas of a program were. start, end: one per seed. factor: what the theory says that the
-    distance is multiplied by till the end (in the first seed); deviation: the largest of any step and seed, relative;
-    None where there is no closed form. most: the largest distance of any step and seed."""
+    """How far apart the replicas of a program were."""
 
     program: Program
-    start: list[float]
+    start: list[float]  # one per seed
     end: list[float]
-    most: float
+    most: float  # the largest distance of any step and seed
     steps: int
-    factor: float | None
-    deviation: float | None
+    factor: float | None  # by the theory, distance at the end over the start; None: no closed form
+    deviation: float | None  # the largest of any step and seed from the theory, relative
 
     def sentence(self) -> str:
         runs = f"n = {len(self.start)} run{'' if len(self.start) == 1 else 's'} of {self.steps} steps"
@@ -79,12 +85,12 @@ class DivergenceCurve:
 
 @dataclass(frozen=True)
 class UnsyncedResult:
-    """A suite compared. models: by program, rank 0's first. apart: of the programs of several processes."""
+    """A suite compared."""
 
     suite: Suite
     certificate: Certificate
-    models: list[Model]
-    apart: list[DivergenceCurve]
+    models: list[Model]  # by program, rank 0's first
+    apart: list[DivergenceCurve]  # of the programs of several processes
 
     @property
     def metric(self) -> Metric:
@@ -95,29 +101,101 @@ class UnsyncedResult:
         return [model for model in self.models if model.base]
 
 
-ON_IMAGENET = (
-    "On ImageNet: make unsynced-init GPUS=8 SEEDS=3 DATA=tar:FOLDER MODEL=resnet50 IMAGE_SIZE=224 BATCH=32 EPOCHS=90 "
-    "LR=0.1 LR_BATCH=256 LR_WARMUP_EPOCHS=5 SCHEDULE=step WEIGHT_DECAY=1e-4. By the theory "
-    "that decay brings the replicas together."
-)
+# --- the comparison -------------------------------------------------------------------------------------------------
+
+
+def compare(suite: Suite) -> UnsyncedResult:
+    """Compare the programs of an unsynced suite, paired by seed. Raises UserError without a whole round, for records of
+    different workloads, and for one that says nothing of its replicas."""
+    require_rounds(suite)
+    require_one_workload(suite, RULES)
+    several = [program for program in suite.programs.values() if program.first.world_size > 1]
+    order = several + [p for p in suite.programs.values() if p.first.world_size == 1]  # the control comes last
+    top1 = {program.label: [top1_of(record) for record in program.records] for program in order}
+    models = [model_of(p, name, top1, base_of(suite, p)) for p in order for name in top1[p.label][0]]
+    return UnsyncedResult(suite, certify(records_of(suite), RULES), models, list(map(curve_of, several)))
+
+
+def top1_of(record: Record) -> dict[str, float]:
+    """The metric, after the last epoch, of every model that a run leaves behind."""
+    replicas, metric = replicas_of(record), record.workload.metrics[0]
+    found = {f"rank {rank}": metric.shown(value) for rank, value in enumerate(ranks_of(record)[-1])}
+    names = AVERAGES if len(replicas["average"]) > 1 else dict.fromkeys(AVERAGES, "average")  # one: no batch norm
+    return found | {names[kind]: metric.shown(judged[metric.key]) for kind, judged in replicas["average"].items()}
+
+
+def base_of(suite: Suite, program: Program) -> str | None:
+    """What a program is compared with: an unsynchronised one with the same mode's synchronised one; one process, the
+    control, with the first synchronised one of several. None for the synchronised ones of several."""
+    synced = [p for p in suite.programs.values() if p.config.init_sync and p.first.world_size > 1]
+    if program in synced:
+        return None
+    among = synced if program.config.init_sync else [p for p in synced if p.config.mode == program.config.mode]
+    return among[0].label if among else None
+
+
+def model_of(program: Program, name: str, top1: dict[str, list[dict]], base: str | None) -> Model:
+    """One model of a program, against rank 0's of its base. top1: label -> the models' metric, a dict per seed."""
+    mine = [seed[name] for seed in top1[program.label]]
+    if base is None:
+        return Model(program, name, mine)
+    differences = [x - seed[MAIN] for x, seed in zip(mine, top1[base], strict=True)]
+    found = stats.equivalence(differences, program.first.workload.metrics[0].margin)
+    return Model(program, name, mine, base, tuple(differences), found, stats.sign_flip_p(differences))
+
+
+def curve_of(program: Program) -> DivergenceCurve:
+    seeds = [replicas_of(record) for record in program.records]
+    known = all(seed["theory"] for seed in seeds)
+    distances = [x for seed in seeds for x in seed["distance"] if x is not None]  # None: a weight was not finite
+    return DivergenceCurve(
+        program,
+        [seed["distance"][0] for seed in seeds],
+        style.finite([seed["distance"][-1] for seed in seeds]),
+        max(distances, default=math.nan),
+        seeds[0]["steps"][-1],
+        seeds[0]["theory"][-1] if known else None,
+        max(map(deviation_of, seeds)) if known else None,
+    )
+
+
+def deviation_of(replicas: dict) -> float:
+    """The largest relative deviation of a run's distances from the theory; infinite where one is not a number.
+
+    >>> round(deviation_of({"distance": [10.0, 9.0, 8.2], "theory": [1.0, 0.9, 0.81]}), 4)
+    0.0123
+    """
+    start, deviations = replicas["distance"][0], []
+    for distance, factor in zip(replicas["distance"], replicas["theory"], strict=True):
+        expected = start * factor
+        if distance == expected:
+            deviations.append(0.0)
+        elif distance is None or not start:
+            deviations.append(math.inf)
+        else:
+            deviations.append(abs(distance - expected) / max(expected, FLOOR * start))
+    return max(deviations)
+
+
+# --- in words and tables --------------------------------------------------------------------------------------------
 
 
 def answer(result: UnsyncedResult) -> list[str]:
     first = [model for model in result.compared if model.name == MAIN]
     others = [model for model in result.compared if model.name != MAIN]
     lines = [model.sentence() for model in first] + [curve.sentence() for curve in result.apart]
-    margin = equivalence.margin_words(result.metric)
-    note = f"Margin, fixed before the runs: {margin}. Rank 0's model is what a checkpoint holds."
-    images = [*quoted(result.suite, first, others), ON_IMAGENET] if result.metric == equivalence.TOP1 else []
-    return [*lines, *images[:-1], note, *images[-1:]]
+    note = f"Margin, fixed before the runs: {margin_words(result.metric)}. Rank 0's model is what a checkpoint holds."
+    if result.metric != equivalence.TOP1:
+        return [*lines, note]
+    return [*lines, *quoted(result.suite, first + others), note, ON_IMAGENET]
 
 
-def quoted(suite: Suite, first: list[Model], others: list[Model]) -> list[str]:
+def quoted(suite: Suite, models: list[Model]) -> list[str]:
     """Where a loss of the quoted size appears in these runs, and where it does not."""
-    apart = [model for model in first + others if not model.program.config.init_sync]
     found = {}
-    for model in apart:
-        found.setdefault(loss_of(model.found), []).append(f"{model.program.label}, {model.name}")
+    for model in models:
+        if not model.program.config.init_sync:
+            found.setdefault(loss_of(model.found), []).append(f"{model.program.label}, {model.name}")
     parts = [f"{word}: {'; '.join(names)}" for word, names in sorted(found.items())]
     config = suite.first.config
     where = f"on {config.data}, {config.model}, {config.epochs} epochs"
@@ -137,77 +215,6 @@ def loss_of(found: stats.Equivalence) -> str:
     return f"Lost less than {QUOTED:g} points" if found.low95 > -QUOTED else f"Lost {QUOTED:g} points or more"
 
 
-def top1_of(record: Record) -> dict[str, float]:
-    """The metric, after the last epoch, of every model that a run leaves behind."""
-    replicas, metric = replicas_of(record), record.workload.metrics[0]
-    found = {f"rank {rank}": metric.shown(value) for rank, value in enumerate(ranks_of(record)[-1])}
-    names = AVERAGES if len(replicas["average"]) > 1 else dict.fromkeys(AVERAGES, "average")  # one: no batch norm
-    averages = {names[kind]: judged[metric.key] for kind, judged in replicas["average"].items()}
-    return found | {name: metric.shown(value) for name, value in averages.items()}
-
-
-def compare(suite: Suite) -> UnsyncedResult:
-    """Compare the programs of an unsynced suite, paired by seed. Raises UserError without a whole round, for records of
-    different workloads, and for one that says nothing of its replicas."""
-    require_rounds(suite)
-    require_one_workload(suite, RULES)
-    several = [program for program in suite.programs.values() if program.first.world_size > 1]
-    order = several + [p for p in suite.programs.values() if p.first.world_size == 1]  # the control comes last
-    top1 = {program.label: [top1_of(record) for record in program.records] for program in order}
-    models = [model_of(p, name, top1, base_of(suite, p)) for p in order for name in top1[p.label][0]]
-    apart = [curve_of(program) for program in several]
-    return UnsyncedResult(suite, certify(records_of(suite), RULES), models, apart)
-
-
-def base_of(suite: Suite, program: Program) -> str | None:
-    """The program that a program is compared with: of an unsynchronised one the same mode's synchronised one; of one
-    process, which is the control, the first synchronised one of several. None for the synchronised ones of several."""
-    synced = [p for p in suite.programs.values() if p.config.init_sync and p.first.world_size > 1]
-    if program in synced:
-        return None
-    same = [p for p in synced if p.config.mode == program.config.mode]
-    found = next(iter(same if not program.config.init_sync else synced), None)
-    return found and found.label
-
-
-def model_of(program: Program, name: str, top1: dict[str, list[dict]], base: str | None) -> Model:
-    """One model of a program, compared with rank 0's of its base. top1: label -> the models' top-1, a dict per seed."""
-    mine = [seed[name] for seed in top1[program.label]]
-    if base is None:
-        return Model(program, name, mine, None, [], None, None)
-    differences = [x - seed[MAIN] for x, seed in zip(mine, top1[base], strict=True)]
-    found = stats.equivalence(differences, program.first.workload.metrics[0].margin)
-    return Model(program, name, mine, base, differences, found, stats.sign_flip_p(differences))
-
-
-def curve_of(program: Program) -> DivergenceCurve:
-    seeds = [replicas_of(record) for record in program.records]
-    known = all(seed["theory"] for seed in seeds)
-    return DivergenceCurve(
-        program,
-        [seed["distance"][0] for seed in seeds],
-        [math.nan if (last := seed["distance"][-1]) is None else last for seed in seeds],
-        max(numbers(x for seed in seeds for x in seed["distance"])),
-        seeds[0]["steps"][-1],
-        seeds[0]["theory"][-1] if known else None,
-        max(map(deviation_of, seeds)) if known else None,
-    )
-
-
-def deviation_of(replicas: dict) -> float:
-    """The largest relative deviation of a run's distances from the theory (see FLOOR); infinite where one is no number.
-
-    >>> round(deviation_of({"distance": [10.0, 9.0, 8.2], "theory": [1.0, 0.9, 0.81]}), 4)
-    0.0123
-    """
-    start = replicas["distance"][0]
-    expected = [start * factor for factor in replicas["theory"]]
-    return max(
-        math.inf if x is None else 0.0 if x == y else abs(x - y) / max(y, FLOOR * start) if start else math.inf
-        for x, y in zip(replicas["distance"], expected, strict=True)
-    )
-
-
 def percent(deviation: float) -> str:
     """A relative deviation in words; the records hold seven digits.
 
@@ -217,38 +224,27 @@ def percent(deviation: float) -> str:
     return "below 0.0001 %" if deviation < 1e-6 else f"{100 * deviation:.2g} %"
 
 
-def numbers(values) -> list[float]:
-    """Those that are: a weight that is not finite leaves no distance."""
-    return [value for value in values if value is not None] or [math.nan]
-
-
-def heads(metric: Metric) -> list[tuple[str, bool]]:
-    return [
-        ("program", False), ("model", False), (f"{metric.name}, last epoch [95 % interval]", True),
-        ("against rank 0 of", False), (f"{unit_of(metric)} [95 %]", True), ("[90 %]", True), ("sign-flip p", True),
-        (f"verdict, margin ±{metric.margin:g}", False), ("n", True),
+def summary(result: UnsyncedResult) -> list[Grid]:
+    metric = result.metric
+    value, difference, narrow, verdict = equivalence.heads(metric)
+    heads = [("program", False), ("model", False), value, ("against rank 0 of", False), difference, narrow,
+             ("sign-flip p", True), verdict, ("n", True)]  # fmt: skip
+    rows = []
+    for model in result.models:
+        mean = with_span(*mean_of(model.top1), equivalence.digits(metric))
+        against = [""] * 5
+        if model.found:
+            wide, interval, word = equivalence.cells(model.found, metric, result.certificate.fair)
+            tests = ["", ""] if model.found.low is None else [interval, f"{model.p:.3f}"]
+            against = [model.base, wide, *tests, word]
+        rows.append([model.program.label, model.name, mean, *against, str(len(model.top1))])
+    caption = style.flagged(f"{metric.heading} of each model, paired by seed", result.certificate)
+    apart = [
+        ("program", False), ("distance at the start", True), ("at the end", True), ("theory", True),
+        ("largest deviation", True), ("steps", True), ("n", True),
     ]  # fmt: skip
-
-
-def cells(result: UnsyncedResult, model: Model) -> list[str]:
-    metric = model.metric
-    head = [model.program.label, model.name, with_span(*mean_of(model.top1), ".2f" if metric.percent else ".4f")]
-    if not model.base:
-        return [*head, "", "", "", "", "", str(len(model.top1))]
-    found = model.found
-    wide = narrow = p = ""
-    if found.low is not None:
-        wide = f" [{span(found.low95, found.high95, metric)}]"
-        narrow, p = span(found.low, found.high, metric), f"{model.p:.3f}"
-    unfair = "" if result.certificate.fair else " (unfair)"
-    return [*head, model.base, points(found.mean_difference, metric) + wide, narrow, p,
-            verdict_of(found, metric) + unfair, str(found.n)]  # fmt: skip
-
-
-APART_HEADS = [
-    ("program", False), ("distance at the start", True), ("at the end", True), ("theory", True),
-    ("largest deviation", True), ("steps", True), ("n", True),
-]  # fmt: skip
+    curves = list(map(apart_cells, result.apart))
+    return [Grid(heads, rows, caption), Grid(apart, curves, "Distance between the replicas, means over seeds")]
 
 
 def apart_cells(apart: DivergenceCurve) -> list[str]:
@@ -258,13 +254,149 @@ def apart_cells(apart: DivergenceCurve) -> list[str]:
     return [apart.program.label, *ends, theory, deviation, str(apart.steps), str(len(apart.start))]
 
 
-def summary(result: UnsyncedResult) -> list[Grid]:
-    caption = style.flagged(f"{result.metric.heading} of each model, paired by seed", result.certificate)
-    return [
-        Grid(heads(result.metric), [cells(result, model) for model in result.models], caption),
-        Grid(APART_HEADS, [apart_cells(curve) for curve in result.apart],
-             "Distance between the replicas, means over seeds"),
-    ]  # fmt: skip
+# --- the pictures ---------------------------------------------------------------------------------------------------
 
 
-grids = summary
+@style.styled
+def draw_distance(result):
+    """Two panels: the distance of every program's replicas, with the theory's over it; and that of the first
+    unsynchronised program by layer, over what it was at the start."""
+    apart = [each for each in result.apart if each.most]
+    key = "Thin: a seed. Thick: the mean over seeds. Black dots: theory, from learning rates and decay alone. "
+    known = [each for each in apart if each.deviation is not None]
+    key += "Largest deviation of any step: " * bool(known)
+    key += "; ".join(f"{each.program.label} {percent(each.deviation)}" for each in known)
+    title = "How far apart are the replicas, after every step?"
+    heights = [PANEL, PANEL] if apart else [PANEL]
+    paper = style.canvas(result.suite, title, sum(heights) + 0.9, result.certificate, (key,))
+    axes = style.axes_on(paper, len(heights), height_ratios=heights)
+    draw_distances(axes[0], result)
+    if apart:
+        draw_layers(axes[1], apart[0].program)
+    return paper.figure
+
+
+def draw_distances(axes, result) -> None:
+    """Root mean square distance over pairs of ranks, of all parameters."""
+    looks = looks_of(result)
+    for each in result.apart:
+        seeds = [replicas_of(record) for record in each.program.records]
+        steps, look = seeds[0]["steps"], looks[each.program.label]
+        curves = [style.finite(seed["distance"]) for seed in seeds]
+        for curve in curves:
+            axes.plot(steps, curve, color=look.colour, linewidth=0.6, alpha=0.4)
+        axes.plot(steps, mean_over(curves), color=look.colour, linestyle=look.line, label=each.program.label)
+        if each.deviation is not None and each.most:
+            draw_theory(axes, steps, mean_over([[seed["distance"][0] * x for x in seed["theory"]] for seed in seeds]))
+    axes.set_ylim(bottom=-0.04 * axes.get_ylim()[1])  # a line at 0 is seen
+    axes.set_xlabel("step")
+    axes.set_ylabel("distance of the weights")
+    style.horizontal_grid(axes)
+    style.legend_above(axes, 2)
+
+
+def draw_layers(axes, program) -> None:
+    """The distance layer by layer over the first, mean over seeds; a layer that starts equal has no such ratio."""
+    seeds = [replicas_of(record) for record in program.records]
+    layers = [name for name, values in seeds[0]["by_layer"].items() if values[0]]
+    for number, name in enumerate(layers):
+        ratios = [[x / seed["by_layer"][name][0] for x in style.finite(seed["by_layer"][name])] for seed in seeds]
+        axes.plot(seeds[0]["steps"], mean_over(ratios), color=LAYERS[number % len(LAYERS)],
+                  linestyle=style.LINES[number % len(style.LINES)], label=name)  # fmt: skip
+    if seeds[0]["theory"]:
+        draw_theory(axes, seeds[0]["steps"], seeds[0]["theory"])
+    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
+    axes.set_xlabel(f"step of {program.label}")
+    axes.set_ylabel("distance over the first")
+    style.horizontal_grid(axes)
+    style.legend_above(axes, 4)
+
+
+def draw_theory(axes, steps: list[int], distances: list[float]) -> None:
+    axes.plot(steps, distances, ".", color=style.BLACK, markersize=4, markevery=max(1, len(steps) // MARKS))
+
+
+@style.styled
+def draw_ranks(result):
+    percent, examples = result.metric.percent, result.suite.first.workload.batched
+    bar = ", the bar its 95 % interval" if result.suite.n > 1 else ""
+    key = (
+        f"A dot is a seed, the mark their mean{bar}. A rank's model is judged on all held-out {examples} with its own "
+        "weights and its own buffers; rank 0's is what a checkpoint holds. Average: the mean of the ranks' weights"
+    )
+    if any(model.name in AVERAGES.values() for model in result.models):
+        key += ", with the mean of their buffers, or with batch norm's statistics estimated anew on the training "
+        key += examples
+    models, looks = result.models, looks_of(result)
+    paper = style.canvas(
+        result.suite, "How good is each rank's model?", ROW * len(models) + 0.6, result.certificate, (f"{key}.",)
+    )
+    (axes,) = style.axes_on(paper)
+    for y, model in enumerate(models):
+        look, (mean, low, high) = looks[model.program.label], mean_of(model.top1)
+        style.draw_dots(axes, model.top1, y, 0.12, look, markersize=4.5, markeredgewidth=0.5, alpha=0.8)
+        if low is not None:
+            ends = [low, min(high, 100) if percent else high]
+            axes.plot(ends, [y, y], color=look.colour, linewidth=3, alpha=0.55, solid_capstyle="butt")
+        axes.plot(mean, y, "|", color=style.BLACK, markersize=10, markeredgewidth=1.8)
+        if y and model.program != models[y - 1].program:
+            axes.axhline(y - 0.5, color=style.PALE, linewidth=1)
+    names = [f"{model.program.label}: {model.name}" if model.name == MAIN else model.name for model in models]
+    axes.set_yticks(range(len(names)), names, size=style.SMALL)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    if percent:
+        axes.set_xlim(right=101)
+    style.vertical_grid(axes)
+    of = "% of held-out" if percent else "held-out"
+    axes.set_xlabel(f"{result.metric.label} after the last epoch, {of}")
+    return paper.figure
+
+
+@style.styled
+def draw_pairs(result):
+    """A panel per unsynchronised program: a line per seed, from the synchronised run's rank 0 to each model of this."""
+    programs = list(dict.fromkeys(model.program for model in result.compared))
+    key = (
+        "A line is a seed: both runs had the same seed, the same batches and rank 0's initial weights. Black: the "
+        f"mean. Grey band: the margin round the first mean, {margin_words(result.metric)}, fixed before the runs."
+    )
+    height = PAIRS * len(programs) + 0.3
+    paper = style.canvas(result.suite, "What does each seed lose?", height, result.certificate, (key,))
+    for axes, program in zip(style.axes_on(paper, len(programs)), programs, strict=True):
+        draw_seeds(axes, result, [model for model in result.compared if model.program is program])
+    return paper.figure
+
+
+def draw_seeds(axes, result, models: list) -> None:
+    """The seeds of one program. models: those of one program, all compared with the same one."""
+    base = next(model for model in result.models if (model.program.label, model.name) == (models[0].base, MAIN))
+    columns = [base.top1, *(model.top1 for model in models)]
+    look, level = looks_of(result)[models[0].program.label], statistics.fmean(base.top1)
+    margin, places = result.metric.margin, range(len(columns))
+    axes.axhspan(level - margin, level + margin, color=style.PALE, alpha=0.7, linewidth=0)
+    for seed in zip(*columns, strict=True):
+        axes.plot(places, seed, color=look.colour, marker=look.marker, markersize=3.5, linewidth=0.8, alpha=0.6)
+    axes.plot(places, list(map(statistics.fmean, columns)), "_", color=style.BLACK, markersize=18, markeredgewidth=2)
+    names = [f"{base.program.label}\n{MAIN}", *(model.name.replace(", ", ",\n") for model in models)]
+    axes.set_xticks(places, names)
+    axes.set_xlim(-0.4, len(columns) - 0.6)
+    axes.set_ylabel(f"{result.metric.label}{', %' * result.metric.percent}")
+    axes.set_title(models[0].program.label, loc="left", weight="bold")
+    style.horizontal_grid(axes)
+
+
+def looks_of(result) -> dict:
+    """The look of each program: the first of a mode has the mode's, the further ones spare ones."""
+    found, seen, spare = {}, set(), itertools.cycle([*style.SPARE[:2], *(MODES[mode].look for mode in UPPER_BOUNDS)])
+    for label, look in style.looks(result.suite).items():
+        found[label] = next(spare) if look in seen else look
+        seen.add(look)
+    return found
+
+
+def mean_over(seeds: list[list[float]]) -> list[float]:
+    return [statistics.fmean(point) for point in zip(*seeds, strict=True)]
+
+
+FIGURES = {"unsynced": {"replica-distance": draw_distance, "accuracy-by-rank": draw_ranks, "seed-pairs": draw_pairs}}

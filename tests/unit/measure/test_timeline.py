@@ -23,7 +23,7 @@ from bench.measure.horovod_timeline import (
 )
 from bench.measure.timeline import MARK, StepTimeline
 from bench.modes import dp
-from bench.studies.breakdown.timeline_figure import hidden_share
+from bench.studies.breakdown.result import hidden_share
 from bench.studies.registry import study_of
 from tests import records
 

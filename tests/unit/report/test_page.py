@@ -9,7 +9,7 @@ import pytest
 from bench.analysis.suite import Suite, suites_of
 from bench.record.read import find_records
 from bench.report import page
-from bench.studies.base import Hooks, Study
+from bench.studies.base import Study
 from bench.studies.registry import STUDIES, study_of
 from tests import records
 from tests.shown import in_one_line, plain
@@ -230,15 +230,10 @@ def replayed(mode: str = "ddp", base: str = "ddp", **unfair) -> Suite:
     )
 
 
-def test_a_hook_of_a_study_is_called_or_refused(monkeypatch):
-    with pytest.raises(TypeError, match="wanring"):
-        Hooks(wanring=str)
+def test_the_notes_of_a_study_are_those_of_its_result(monkeypatch):
     study, suite = STUDIES["replay"], replayed()
-    result = study.part("result")
-    monkeypatch.setattr(result, "notes", lambda suite: ["a note"], raising=False)
-    with pytest.raises(AttributeError, match="notes"):
-        study.notes(suite)
-    monkeypatch.setattr(result, "HOOKS", Hooks(notes=result.notes))
+    assert study.notes(suite) == []
+    monkeypatch.setattr(study.module, "notes", lambda suite: ["a note"], raising=False)
     assert study.notes(suite) == ["a note"]
 
 

@@ -11,7 +11,6 @@ from bench.commands import COMMANDS
 from bench.config.command_line import from_arguments
 from bench.errors import UserError
 from bench.report import page
-from bench.studies.accuracy import figures as picture
 from bench.studies.accuracy import result as accuracy
 from bench.studies.accuracy.study import ACCURACY
 from tests import records
@@ -55,7 +54,7 @@ def test_the_last_epoch_counts_and_the_best_is_beside_it():
     for options in fell.values():
         options["top1"] = [[0.90, 0.99, last] for *_, last in options["top1"]]
     single = ACCURACY.result(records.suite("accuracy", fell, rounds=2)).rows[0]
-    assert single.mean[0] == pytest.approx(95.5) and single.best == pytest.approx(99)
+    assert single.top1 == pytest.approx([95, 96]) and single.best == pytest.approx(99)
     assert single.reached == 2 and single.median_seconds == 22  # in the second epoch
 
 
@@ -71,7 +70,7 @@ def test_a_seed_that_did_not_reach_the_target_took_longest(result):
 def test_one_seed_shows_nothing():
     result = ACCURACY.result(records.suite("accuracy", records.accuracy_programs(), rounds=1))
     assert {row.against_base.verdict for row in result.rows[1:]} == {"preview"}
-    assert result.rows[0].mean == (pytest.approx(98.5), None, None)
+    assert result.rows[0].top1 == pytest.approx([98.5])
     assert "no interval" in ACCURACY.answer(result)[0]
 
 
@@ -90,7 +89,7 @@ def test_a_seed_a_round_is_fair_and_another_seed_in_one_program_is_not(suite):
     result = ACCURACY.result(mixed)
     assert [fact.name for fact in result.certificate.differences] == ["seed"]
     assert "round" in result.certificate.differences[0].why
-    assert "NOT A FAIR COMPARISON: seed" in text_of(picture.draw(result))
+    assert "NOT A FAIR COMPARISON: seed" in text_of(accuracy.draw(result))
     flagged = {r.label for r in result.rows if any("(unfair)" in cell for cell in accuracy.cells(result, r))}
     assert flagged == {"dp"}, "of several programs the one that differs is flagged, and not the others"
     said = {line.split()[0]: "NOT A FAIR COMPARISON: seed" in line for line in ACCURACY.answer(result)}
@@ -131,7 +130,7 @@ def test_the_table_has_what_was_reached_and_every_verdict(result):
 
 def test_the_intervals_that_are_drawn_are_those_that_were_computed(result):
     """Cut where they would leave the axis, so that the seeds are not pressed together."""
-    _, differences = picture.draw(result).axes
+    _, differences = accuracy.draw(result).axes
     low, high = differences.get_xlim()
     drawn = [sorted(line.get_xdata()) for line in differences.get_lines() if line.get_linewidth() == 4]
     found = [row.against_base for row in result.rows if row.against_base]

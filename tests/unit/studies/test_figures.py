@@ -17,9 +17,7 @@ from bench.analysis.suite import Suite, suites_of
 from bench.config.modes import MODES
 from bench.record.schema import check
 from bench.studies.breakdown import result as breakdown
-from bench.studies.breakdown import step_figure as step
-from bench.studies.breakdown import timeline_figure as timeline
-from bench.studies.compare import figures as compare
+from bench.studies.compare import result as compare
 from bench.studies.knobs import result as knobs
 from bench.studies.registry import STUDIES, study_of
 from bench.studies.replay import result as replay
@@ -156,7 +154,7 @@ def test_every_round_is_a_dot_and_an_outlier_has_a_ring():
     programs["ddp"]["throughput"] = [91.0, 91.2, 90.8, 140.0, 91.1]
     result = compare_suite(records.suite("compare", programs, rounds=5))
     assert result.outliers["ddp"] == [3]
-    axes, suite = compare.draw(result).axes[0], result.suite
+    axes, suite = compare.draw_ratios(result).axes[0], result.suite
     for pair in result.pairs:
         a, b = (suite.programs[label].throughputs for label in (pair.a, pair.b))
         ratios = [y / x for x, y in zip(a, b, strict=True)]
@@ -172,7 +170,7 @@ def test_a_wild_interval_does_not_press_the_rounds_together():
     }
     result = compare_suite(records.suite("compare", programs, rounds=3), base="ddp")
     assert result.pairs[0].comparison.high > 1.6
-    axes = compare.draw(result).axes[0]
+    axes = compare.draw_ratios(result).axes[0]
     low, high = axes.get_xlim()
     assert low < 0.4 and 1.02 < high < 1.5
     assert {line.get_marker() for line in axes.get_lines()} >= {">"}  # the interval goes on there
@@ -206,7 +204,7 @@ def test_a_users_own_settings_change_nothing(suites):
 def test_modes_differ_in_grey_too():
     looks = [mode.look for mode in MODES.values()]
     assert len({look.marker for look in looks}) == len({look.line for look in looks}) == len(looks)
-    phases = [(look.colour, look.hatch) for look in step.PHASES.values()]
+    phases = [(look.colour, look.hatch) for look in breakdown.PHASES.values()]
     assert len(set(phases)) == len(phases)
 
 
@@ -280,7 +278,7 @@ def test_dps_parts_are_given_one_by_one():
 
 def test_the_share_of_communication_that_lies_under_computation_is_said():
     spans = breakdown.timelines(breakdown.latest(one_suite(records.profiled_records()))["ddp"])[0]["spans"]
-    assert timeline.hidden_share(spans) == pytest.approx((5 + 50 + 20) / (5 + 50 + 40))
+    assert breakdown.hidden_share(spans) == pytest.approx((5 + 50 + 20) / (5 + 50 + 40))
     assert "79 % (rank 0)" in text_of(figures_of(one_suite(records.profiled_records()))["timeline"])
 
 
@@ -296,7 +294,7 @@ def test_the_timeline_has_the_flag_of_the_comparison():
 def test_a_suite_of_profiled_runs_alone_has_a_timeline():
     suite = one_suite(records.profiled_records()[-2:])
     assert not suite.programs
-    figure = timeline.draw(SimpleNamespace(suite=suite, certificate=None))
+    figure = breakdown.draw_timeline(SimpleNamespace(suite=suite, certificate=None))
     assert {"dp", "ddp"} <= {axes.get_title(loc="left").partition(":")[0] for axes in figure.axes}
 
 

@@ -9,7 +9,6 @@ from bench import formulas
 from bench.analysis.suite import suites_of
 from bench.errors import UserError
 from bench.report import page
-from bench.studies.unsynced import figures as picture
 from bench.studies.unsynced import result as unsynced
 from bench.studies.unsynced.study import MAIN, UNSYNCED
 from tests import records
@@ -127,7 +126,7 @@ def test_start_and_buffers_are_what_is_studied_and_nothing_else_may_differ(suite
     (mixed,) = suites_of(records.edited(found, another_start, "dp"))
     result = UNSYNCED.result(mixed)
     assert [fact.name for fact in result.certificate.differences] == ["initial weights"]
-    assert any("(unfair)" in cell for cell in unsynced.cells(result, model(result, "dp")))
+    assert any("(unfair)" in cell for row in UNSYNCED.summary(result)[0].rows for cell in row if row[0] == "dp")
 
 
 def test_the_distances_are_held_against_the_theory(result):
@@ -151,7 +150,7 @@ def test_a_distance_that_is_not_the_theorys_is_said(change, words):
     change(programs["ddp unsynced"]["replicas"][1])
     result = UNSYNCED.result(records.suite("unsynced", programs, rounds=2))
     assert words in next(each for each in result.apart if each.program.label == "ddp unsynced").sentence()
-    assert picture.draw(result) and len(unsynced.apart_cells(result.apart[1])) == len(unsynced.APART_HEADS)
+    assert unsynced.draw_distance(result) and len(unsynced.apart_cells(result.apart[1])) == 7
 
 
 def test_the_answer_says_where_the_quoted_two_points_appear(result):
@@ -165,7 +164,7 @@ def test_one_seed_shows_nothing():
     result = UNSYNCED.result(records.suite("unsynced", records.unsynced_programs(), rounds=1))
     assert {each.found.verdict for each in result.compared} == {"preview"}
     assert "Not known: " in " ".join(UNSYNCED.answer(result))
-    assert len(picture.draw_pairs(result).axes) == 3 and picture.draw_ranks(result)
+    assert len(unsynced.draw_pairs(result).axes) == 3 and unsynced.draw_ranks(result)
 
 
 def test_runs_that_say_nothing_of_their_replicas_are_refused():
@@ -188,7 +187,7 @@ def test_the_tables_have_every_model_and_every_distance(result):
 
 
 def test_the_theory_is_drawn_as_it_was_computed(result):
-    distance, layers = picture.draw(result).axes
+    distance, layers = unsynced.draw_distance(result).axes
     dots = [line for line in distance.get_lines() if line.get_marker() == "."]
     apart = [curve for curve in result.apart if curve.most]
     assert len(dots) == len(apart) and all(
@@ -200,7 +199,7 @@ def test_the_theory_is_drawn_as_it_was_computed(result):
 
 
 def test_each_seeds_line_begins_at_the_synchronised_run_and_ends_at_the_models(result):
-    panels = picture.draw_pairs(result).axes
+    panels = unsynced.draw_pairs(result).axes
     assert [axes.get_title(loc="left") for axes in panels] == ["ddp unsynced", "horovod unsynced", "dp"]
     base, others = model(result, "ddp"), [each for each in result.compared if each.program.label == "ddp unsynced"]
     seeds = [list(line.get_ydata()) for line in panels[0].get_lines()[: len(base.top1)]]
