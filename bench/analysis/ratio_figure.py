@@ -26,8 +26,7 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
     )
     sentences = [style.wrapped(words_of(pair), SENTENCE_SIZE, SENTENCE_WIDTH) for pair in pairs]
     height = PLOT + SENTENCE * max(map(len, sentences), default=1)
-    paper = style.canvas(suite, title, height * max(1, len(pairs)) + 0.75, result.certificate, (key, *more))
-    (axes,) = style.axes_on(paper)
+    figure, (axes,) = style.panels(result, title, [height * max(1, len(pairs))], 0.75, (key, *more))
     axes.axvspan(1 / (1 + margin), 1 + margin, color=style.PALE, alpha=0.7, linewidth=0)
     axes.axvline(1, color=style.BLACK, linewidth=1)
     dots = [1 / (1 + margin), 1 + margin, *(ratio for pair in pairs for ratio in ratios_of(suite, pair))]
@@ -41,7 +40,7 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
             axes.axhline(row, color=style.PALE, linewidth=1)
     xlabel = f"ratio of {suite.units}/s, first-named over second: right of 1 is faster"
     finish_rows(axes, max(1, len(pairs)), limits, xlabel)
-    return paper.figure
+    return figure
 
 
 def write_sentence(axes, lines: list[str], y: float, flagged: bool) -> None:
@@ -59,8 +58,7 @@ def finish_rows(axes, rows: int, limits: tuple[float, float], xlabel: str) -> No
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_xlim(limits)
-    style.vertical_grid(axes)
-    axes.set_xlabel(xlabel)
+    style.finish(axes, xlabel)
 
 
 def ratios_of(suite, pair) -> list[float]:
@@ -76,7 +74,7 @@ def draw_rounds(axes, result, pair, look, y_dots: float, y_interval: float, limi
     ring(axes, [(r, y) for number, r, y in zip(suite.rounds, ratios, heights, strict=True) if number in far], 11)
     if found.low is not None:
         style.draw_interval(axes, found.low, found.high, y_interval, limits, look.colour)
-    axes.plot(found.ratio, y_interval, "|", color=style.BLACK, markersize=11, markeredgewidth=2)
+    style.mark(axes, found.ratio, y_interval)
 
 
 def ring(axes, points: list[tuple], size: float) -> None:

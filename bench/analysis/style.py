@@ -1,7 +1,7 @@
-"""How every picture looks: size, type, colours, hatches, markers, header and footer. Nothing else sets any of them.
+"""How every picture looks: size, type, colours, hatches, markers, header and footer. Sizes are in inches and points.
 
 Colours are Okabe and Ito's, which the colour-blind can distinguish (Okabe and Ito 2008); a hatch or a marker goes with
-each, for prints in grey. Sizes are in inches and points. A picture is legible when shrunk to a phone's width.
+each, for prints in grey. A picture is legible when shrunk to a phone's width.
 """
 
 import functools
@@ -27,31 +27,18 @@ BLUE, VERMILION, PURPLE, WHITE = "#0072B2", "#D55E00", "#CC79A7", "#FFFFFF"
 FONT = "DejaVu Sans"  # comes with matplotlib; one of the widest, so another in its place takes less room
 FALLBACK = f"'{FONT}', Verdana, sans-serif"  # for a viewer of an SVG that has not got it
 
+# fmt: off
 RC = {
-    "font.family": [FONT],
-    "font.size": TEXT,
-    "axes.titlesize": TEXT,
-    "axes.labelsize": TEXT,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": TEXT,
-    "legend.fontsize": SMALL,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.linewidth": 0.8,
-    "hatch.linewidth": 0.7,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 6.5,
+    "font.family": [FONT], "font.size": TEXT, "axes.titlesize": TEXT, "axes.labelsize": TEXT,
+    "xtick.labelsize": SMALL, "ytick.labelsize": TEXT, "legend.fontsize": SMALL, "legend.frameon": False,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.linewidth": 0.8,
+    "hatch.linewidth": 0.7, "lines.linewidth": 1.6, "lines.markersize": 6.5, "figure.dpi": 100,
     "svg.hashsalt": "data-parallel-bench",
     "svg.fonttype": "none",  # text stays text: small, and a screen reader can read it
-    "figure.dpi": 100,
     "text.parse_math": False,  # a $ in a name is a $
 }
-
-
+# fmt: on
 SPARE = (Look(SKY, "\\\\\\", "P", "-"), Look(VERMILION, "+++", "X", "--"), Look(YELLOW, "---", "h", "-."))
-
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # one per device, over again after the last
 
 
@@ -74,7 +61,7 @@ def looks(suite) -> dict[str, Look]:
 
 @dataclass
 class Canvas:
-    """A picture in the making: header and footer are there, the body is for axes."""
+    """A picture with its header and footer; the body is for axes."""
 
     figure: object
     body: tuple[float, float]  # bottom and top of the body, as fractions of the height
@@ -82,36 +69,46 @@ class Canvas:
 
 
 def canvas(
-    suite, title: str, body_height: float, certificate=None, more: tuple[str, ...] = (), n: str | None = None
+    suite, title: str, body_height: float, certificate=None, more: Iterable[str] = (), n: str | None = None
 ) -> Canvas:
     """An empty picture of ``body_height`` inches for axes. Its header: title, flag of an unfair ``certificate``, what
-    disturbed the suite. Its footer: where and on what the records were taken, and ``more``, one sentence a line. suite:
+    disturbed the suite. Its footer: ``more``, one sentence a line, and where and on what the records were taken. suite:
     None where records of many machines are drawn, which ``more`` names."""
     from matplotlib.figure import Figure
 
-    head = [(line, TITLE, BLACK, "bold") for line in wrapped(title, TITLE, weight="bold")]
-    head += [(line, TEXT, RED, "bold") for line in wrapped(flag(certificate), TEXT, weight="bold")]
-    head += [(line, TEXT, GREY, "bold") for line in wrapped(disturbed(suite), TEXT, weight="bold")]
+    disturbed = f"DISTURBED, no verdict: {suite.disturbance}" if suite and suite.disturbed else ""
+    head = [(line, TITLE, BLACK) for line in wrapped(title, TITLE, weight="bold")]
+    head += [(line, TEXT, RED) for line in wrapped(flag(certificate), TEXT, weight="bold")]
+    head += [(line, TEXT, GREY) for line in wrapped(disturbed, TEXT, weight="bold")]
     foot = [line for sentence in (*more, *standing(suite, n)) for line in wrapped(sentence, SMALL)]
-    head_height = sum(size for _, size, _, _ in head) * LINE / 72 + MARGIN
+    head_height = sum(size for _, size, _ in head) * LINE / 72 + MARGIN
     foot_height = len(foot) * SMALL * LINE / 72 + MARGIN
     height = body_height + head_height + foot_height
     figure = Figure(figsize=(WIDTH, height), facecolor=WHITE)
     y = height - MARGIN / 2
-    for line, size, colour, weight in head:
-        figure.text(MARGIN / WIDTH, y / height, line, size=size, color=colour, weight=weight, va="top")
+    for line, size, colour in head:
+        figure.text(MARGIN / WIDTH, y / height, line, size=size, color=colour, weight="bold", va="top")
         y -= size * LINE / 72
-    for lines_below, line in zip(range(len(foot) - 1, -1, -1), foot, strict=True):
-        y = MARGIN / 2 + lines_below * SMALL * LINE / 72
+    for below, line in zip(range(len(foot) - 1, -1, -1), foot, strict=True):
+        y = MARGIN / 2 + below * SMALL * LINE / 72
         figure.text(MARGIN / WIDTH, y / height, line, size=SMALL, color="#404040", va="bottom")
     return Canvas(figure, (foot_height / height, 1 - head_height / height), height)
 
 
-def axes_on(paper: Canvas, rows: int = 1, **options):
-    """Axes in the body of a canvas, one above the other: a list of ``rows``. They are laid out when drawn."""
+def axes_on(paper: Canvas, rows: int = 1, **options) -> list:
+    """Axes in the body of a canvas, one above the other. They are laid out when drawn."""
     bottom, top = paper.body
     paper.figure.set_layout_engine("constrained", rect=(0.01, bottom, 0.98, top - bottom), h_pad=0.06, hspace=0.03)
     return list(paper.figure.subplots(rows, 1, squeeze=False, **options)[:, 0])
+
+
+def panels(
+    result, title: str, heights: list[float], spare: float, more: Iterable[str] = (), n: str | None = None, **options
+) -> tuple:
+    """(figure, axes) of a result with a ``suite`` and a ``certificate``: axes of these heights in inches, and ``spare``
+    inches for their labels."""
+    paper = canvas(result.suite, title, sum(heights) + spare, result.certificate, more, n)
+    return paper.figure, axes_on(paper, len(heights), height_ratios=heights, **options)
 
 
 def wrapped(text: str, size: float, width: float = WIDTH - 2 * MARGIN, weight: str = "normal") -> list[str]:
@@ -147,11 +144,6 @@ def flagged(caption: str, certificate) -> str:
     return ": ".join(filter(None, [caption, flag(certificate)]))
 
 
-def disturbed(suite) -> str:
-    """What a picture of times says across its head when a run was disturbed; "" otherwise."""
-    return f"DISTURBED, no verdict: {suite.disturbance}" if suite and suite.disturbed else ""
-
-
 def to_grey(figure) -> None:
     """Take the colours of a picture away: as bright as before, and grey."""
     from matplotlib.colors import to_rgba
@@ -168,8 +160,7 @@ def to_grey(figure) -> None:
 
 
 def standing(suite, n: str | None = None) -> list[str]:
-    """What every picture says of itself: machine and versions, what takes the place of a device, n (the suite's
-    rounds)."""
+    """What every picture says of itself: machine and versions, what emulates a device, n (the suite's rounds)."""
     if suite is None:
         return []
     if not suite.records:
@@ -225,6 +216,11 @@ def draw_interval(axes, low: float, high: float, y: float, limits: tuple[float, 
             axes.plot(x, y, marker, color=colour, markersize=9, clip_on=False)
 
 
+def mark(axes, value: float, y: float, size: float = 11, width: float = 2) -> None:
+    """The mark of an estimate on its interval."""
+    axes.plot(value, y, "|", color=BLACK, markersize=size, markeredgewidth=width)
+
+
 def name_rows(axes, names: Iterable[str], **options) -> None:
     """Rows from above, at y = 0, 1, 2, …, each with its name. options: of the names, as size."""
     names = list(names)
@@ -233,19 +229,29 @@ def name_rows(axes, names: Iterable[str], **options) -> None:
     axes.tick_params(axis="y", length=0)
 
 
+def finish(axes, x: str = "", y: str = "", grid: str = "x", legend: int = 0) -> None:
+    """The labels of the axes, the grid (of "x" vertical lines), and a legend of so many columns above."""
+    if x:
+        axes.set_xlabel(x)
+    if y:
+        axes.set_ylabel(y)
+    axes.grid(axis=grid, color=PALE, linewidth=0.7)
+    if legend:
+        legend_above(axes, legend)
+
+
 def horizontal_grid(axes) -> None:
-    axes.grid(axis="y", color=PALE, linewidth=0.7)
+    finish(axes, grid="y")
 
 
 def vertical_grid(axes) -> None:
-    axes.grid(axis="x", color=PALE, linewidth=0.7)
+    finish(axes)
 
 
 def legend_above(axes, columns: int, handles=None) -> None:
-    options = {} if handles is None else {"handles": handles}
     axes.legend(
         loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, borderaxespad=0.2, handlelength=1.9,
-        columnspacing=1.2, handletextpad=0.5, **options,
+        columnspacing=1.2, handletextpad=0.5, **({} if handles is None else {"handles": handles}),
     )  # fmt: skip
 
 

@@ -146,13 +146,11 @@ def draw(result):
     if others:
         key += f"Grey band: the margin, {margin_words(result.metric)}, fixed before the runs."
     heights = [CURVES, ROW * len(others) + 0.5] if others else [CURVES]
-    title = "Do all modes learn the same? Every seed"
-    paper = style.canvas(result.suite, title, sum(heights) + 0.4, result.certificate, (key,))
-    axes = style.axes_on(paper, len(heights), height_ratios=heights)
+    figure, axes = style.panels(result, "Do all modes learn the same? Every seed", heights, 0.4, [key])
     draw_curves(axes[0], result)
     if others:
         draw_differences(axes[1], result, others)
-    return paper.figure
+    return figure
 
 
 def draw_curves(axes, result) -> None:
@@ -169,12 +167,9 @@ def draw_curves(axes, result) -> None:
         axes.axhline(metric.shown(result.target), color=style.BLACK, linewidth=0.8, linestyle=(0, (2, 2)),
                      label=f"target {target_words(metric, result.target)}")  # fmt: skip
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("epoch")
     if len(epochs) == 1:
         axes.set_xticks([1])
-    axes.set_ylabel(style.held_out(metric))
-    style.horizontal_grid(axes)
-    style.legend_above(axes, 3)
+    style.finish(axes, "epoch", style.held_out(metric), grid="y", legend=3)
 
 
 def draw_differences(axes, result, rows: list) -> None:
@@ -194,7 +189,7 @@ def draw_differences(axes, result, rows: list) -> None:
             style.draw_interval(axes, found.low95, found.high95, y + 0.86, limits, look.colour)
             within = [min(max(x, limits[0]), limits[1]) for x in (found.low, found.high)]
             axes.plot(within, [y + 0.86] * 2, color=style.BLACK, linewidth=1.2)
-        axes.plot(found.mean_difference, y + 0.86, "|", color=style.BLACK, markersize=11, markeredgewidth=2)
+        style.mark(axes, found.mean_difference, y + 0.86)
         if y:
             axes.axhline(y, color=style.PALE, linewidth=1)
     better = "right" if result.metric.better == "up" else "left"

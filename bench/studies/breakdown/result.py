@@ -171,13 +171,12 @@ def draw_step(result):
         more.append("Exposed communication: what communication adds to the step, buffers and the cores that it takes "
                     "included: the step less its no_sync step, by round" + rounds)  # fmt: skip
     heights = [ROW * len(suite.programs) + 0.95] + ([0.62 * len(exposed) + 0.65] if exposed else [])
-    paper = style.canvas(suite, "Where the step goes", sum(heights), result.certificate, tuple(more))
-    panels = style.axes_on(paper, len(heights), sharex=bool(exposed), height_ratios=heights)
+    figure, panels = style.panels(result, "Where the step goes", heights, 0, more, sharex=bool(exposed))
     draw_phases(panels[0], suite)
     if exposed:
         draw_exposed(panels[1], suite, exposed)
     panels[-1].set_xlabel("milliseconds per step")
-    return paper.figure
+    return figure
 
 
 def draw_phases(axes, suite) -> None:
@@ -192,8 +191,7 @@ def draw_phases(axes, suite) -> None:
     style.name_rows(axes, suite.programs)
     axes.tick_params(axis="x", labelbottom=True)
     axes.margins(x=0.1)
-    style.vertical_grid(axes)
-    style.legend_above(axes, 3)
+    style.finish(axes, legend=3)
 
 
 def draw_exposed(axes, suite, exposed: dict) -> None:
@@ -209,14 +207,14 @@ def draw_exposed(axes, suite, exposed: dict) -> None:
         style.draw_dots(axes, each, y + 0.22, 0.06, looks[label], markersize=4.5, markeredgewidth=0.5)
         if low is not None:
             style.draw_interval(axes, low, high, y + 0.42, limits, looks[label].colour)
-        axes.plot(mean, y + 0.42, "|", color="black", markersize=10, markeredgewidth=2)
+        style.mark(axes, mean, y + 0.42, 10)
         axes.text(0.985, y - 0.08, exposed_words(suite.programs[label], mean, low, high), va="center", ha="right",
                   size=style.SMALL, transform=axes.get_yaxis_transform())  # fmt: skip
     axes.set_yticks([y + 0.2 for y in range(len(exposed))], list(exposed))
     axes.set_ylim(len(exposed) - 0.3, -0.35)
     axes.tick_params(axis="y", length=0)
     axes.set_title("exposed communication", loc="left", size=style.TEXT)
-    style.vertical_grid(axes)
+    style.finish(axes)
 
 
 # --- the picture of one step ----------------------------------------------------------------------------------------

@@ -57,8 +57,7 @@ def draw_throughput(result):
     suite, looks = result.suite, style.looks(result.suite)
     key = "Bar: geometric mean of the rounds. Dot: one round"
     key += "; ringed: an outlier, counted like the rest." if any(result.outliers.values()) else "."
-    paper = style.canvas(suite, "Throughput, every round", BAR_ROW * len(looks) + 0.7, result.certificate, (key,))
-    (axes,) = style.axes_on(paper)
+    figure, (axes,) = style.panels(result, "Throughput, every round", [BAR_ROW * len(looks)], 0.7, [key])
     for y, (label, look) in enumerate(looks.items()):
         values, far = suite.programs[label].throughputs, result.outliers.get(label, [])
         mean = statistics.geometric_mean(values)
@@ -73,9 +72,8 @@ def draw_throughput(result):
     axes.margins(x=0.12)
     if axes.get_xlim()[1] >= 1e5:
         axes.locator_params(axis="x", nbins=5)  # long numbers, which would run into each other
-    style.vertical_grid(axes)
-    axes.set_xlabel(f"{suite.units} per second, all devices together")
-    return paper.figure
+    style.finish(axes, f"{suite.units} per second, all devices together")
+    return figure
 
 
 FIGURES = {

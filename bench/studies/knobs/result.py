@@ -96,8 +96,7 @@ def draw(result):
         key += "A preview: no interval."
     more = [key, *([base_words(base)] if settings else []), *chance(suite)]
     heights = [CELL * len(rows) + 0.85 for _, rows, _ in panels] or [1.0]
-    paper = style.canvas(suite, "What the knobs change", sum(heights), result.certificate, tuple(more))
-    all_axes = style.axes_on(paper, len(heights), height_ratios=heights)
+    figure, all_axes = style.panels(result, "What the knobs change", heights, 0, more)
     ratios = [cell.ratio for _, rows, _ in panels for row in rows for cell, _ in row[1] if cell]
     low, high = min([0.98, *ratios]), max([1.02, *ratios])
     for axes, (title, rows, columns) in zip(all_axes, panels, strict=False):
@@ -105,7 +104,7 @@ def draw(result):
     if not panels:
         all_axes[0].text(0.5, 0.5, "no program of this suite sets a knob", ha="center")
         all_axes[0].set_axis_off()
-    return paper.figure
+    return figure
 
 
 def grid_of(suite) -> tuple[list[str], dict[tuple, str]]:

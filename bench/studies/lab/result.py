@@ -267,26 +267,24 @@ def draw(result):
     more = [f"Blue: the right version. Orange-red: the same run with the mistake. {key}"]
     more += [sentence(row, result.n) for row in result.rows[:1]]
     n = f"n = {result.n} seeds, in interleaved rounds" if result.n > 1 else "n = 1 seed: no interval"
-    heights = [height for height, _, _ in panels]
-    paper = style.canvas(result.suite, title, sum(heights) + 0.3, result.certificate, tuple(more), n)
-    all_axes = style.axes_on(paper, len(heights), height_ratios=heights)
-    for axes, (_, panel, options) in zip(all_axes, panels, strict=True):
-        panel(axes, result, **options)
-    return paper.figure
+    figure, all_axes = style.panels(result, title, [height for height, *_ in panels], 0.3, more, n)
+    for axes, (_, panel, *about) in zip(all_axes, panels, strict=True):
+        panel(axes, result, *about)
+    return figure
 
 
 def panels_of(result) -> list[tuple]:
-    """(height in inches, the function that draws it, its options), from above."""
+    """(height in inches, the function that draws it, what it draws), from above."""
     shows, wrong = result.mistake.lab.shows, result.records["wrong"][0]
     if shows == "places":
-        return [(RANK * (2 * result.suite.first.config.num_devices + 1), draw_places, {})]
-    measures = [(BARS, draw_bars, {"row": row}) for row in result.rows[:2]]
+        return [(RANK * (2 * result.suite.first.config.num_devices + 1), draw_places)]
+    measures = [(BARS, draw_bars, row) for row in result.rows[:2]]
     if shows == "ranks" and ranks_metric(wrong, wrong.observed):
-        return [*measures[:1], (CURVE, draw_ranks, {})]
+        return [*measures[:1], (CURVE, draw_ranks)]
     if shows == "files" and files_of(result.records["wrong"]):
-        return [*measures[:1], (BARS, draw_files, {})]
+        return [*measures[:1], (BARS, draw_files)]
     if shows in ("train_loss", "metric") and len(wrong.epochs) > 1:
-        return [*measures[:1], (CURVE, draw_curves, {"shows": shows})]
+        return [*measures[:1], (CURVE, draw_curves, shows)]
     return measures
 
 
@@ -304,8 +302,7 @@ def draw_bars(axes, result, row) -> None:
     style.name_rows(axes, LOOKS)
     axes.set_xlim(left=min([0, *row.right, *row.wrong]))
     axes.margins(x=0.2)
-    style.vertical_grid(axes)
-    axes.set_xlabel(row.measure.name)
+    style.finish(axes, row.measure.name)
 
 
 def draw_curves(axes, result, shows: str) -> None:
@@ -322,10 +319,7 @@ def draw_curves(axes, result, shows: str) -> None:
         mean = [statistics.fmean(at) for at in zip(*seeds, strict=False)]
         axes.plot(range(1, len(mean) + 1), mean, color=look.colour, linestyle=look.line, marker=look.marker, label=side)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(label)
-    style.horizontal_grid(axes)
-    style.legend_above(axes, 2)
+    style.finish(axes, "epoch", label, grid="y", legend=2)
 
 
 def draw_ranks(axes, result) -> None:
@@ -341,9 +335,7 @@ def draw_ranks(axes, result) -> None:
                           size=style.SMALL)  # fmt: skip
     axes.set_xticks(range(len(values)), [f"rank {rank}" for rank in range(len(values))])
     axes.set_ylim(0, 112 if metric.percent else 1.12 * axes.get_ylim()[1])
-    axes.set_ylabel(f"{metric.name}, last epoch")
-    style.horizontal_grid(axes)
-    style.legend_above(axes, 2)
+    style.finish(axes, y=f"{metric.name}, last epoch", grid="y", legend=2)
 
 
 def draw_files(axes, result) -> None:
@@ -352,8 +344,7 @@ def draw_files(axes, result) -> None:
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    style.vertical_grid(axes)
-    axes.set_xlabel("writes after which the file's statistics were those of")
+    style.finish(axes, "writes after which the file's statistics were those of")
 
 
 def draw_places(axes, result) -> None:
@@ -376,8 +367,7 @@ def draw_places(axes, result) -> None:
         label.set_in_layout(False)
     style.name_rows(axes, (name for name, *_ in rows))
     axes.set_xlim(0, 1.02 * max(lived + stood for _, lived, stood, _ in rows))
-    style.vertical_grid(axes)
-    axes.set_xlabel("seconds from the command")
+    style.finish(axes, "seconds from the command")
 
 
 def place(where: dict | None) -> str:

@@ -79,18 +79,17 @@ def draw(result):
     key += "rounds; one without its cap extends beyond the axis."
     bound_key = "Dotted: the upper bound, as many independent processes that exchange nothing; hatched: what this "
     more = (key, bound_key + "machine itself takes, whatever the mode.") if bounds else (key,)
-    paper = style.canvas(suite, f"{suite.study.capitalize()} scaling", 3 * PANEL + 0.9, result.certificate, more)
-    panels = style.axes_on(paper, 3, sharex=True)
+    figure, panels = style.panels(result, f"{suite.study.capitalize()} scaling", [PANEL] * 3, 0.9, more, sharex=True)
     counts = sorted({count for points in lines.values() for count in points})
     values = {f"{suite.units}/s": throughput, "speedup (×)": speedup, "efficiency (%)": efficiency}
     for axes, (label, value) in zip(panels, values.items(), strict=True):
         draw_panel(axes, result, lines, bounds, counts, value)
-        axes.set_ylabel(label)
+        style.finish(axes, y=label, grid="y")
     panels[-1].set_xlabel("devices" if suite.device == "cuda" else "devices (CPU workers)")
     panels[-1].set_xticks([place(count, counts) for count in counts], [str(count) for count in counts])
     panels[-1].margins(x=0.07)
     style.legend_above(panels[0], 3)
-    return paper.figure
+    return figure
 
 
 def place(count: int, counts: list[int]) -> float:
@@ -135,7 +134,6 @@ def draw_panel(axes, result, lines: dict, bounds: list[str], counts: list[int], 
         axes.errorbar(xs, ys, yerr=[below, above], color=look.colour, marker=look.marker, linestyle=look.line,
                       capsize=3, label=mode)  # fmt: skip
     axes.set_ylim(0, 1.12 * highest)
-    style.horizontal_grid(axes)
 
 
 FIGURES = {"weak": {"weak-scaling": draw}, "strong": {"strong-scaling": draw}}

@@ -266,14 +266,12 @@ def draw_distance(result):
     known = [each for each in apart if each.deviation is not None]
     key += "Largest deviation of any step: " * bool(known)
     key += "; ".join(f"{each.program.label} {percent(each.deviation)}" for each in known)
-    title = "How far apart are the replicas, after every step?"
     heights = [PANEL, PANEL] if apart else [PANEL]
-    paper = style.canvas(result.suite, title, sum(heights) + 0.9, result.certificate, (key,))
-    axes = style.axes_on(paper, len(heights), height_ratios=heights)
+    figure, axes = style.panels(result, "How far apart are the replicas, after every step?", heights, 0.9, [key])
     draw_distances(axes[0], result)
     if apart:
         draw_layers(axes[1], apart[0].program)
-    return paper.figure
+    return figure
 
 
 def draw_distances(axes, result) -> None:
@@ -289,10 +287,7 @@ def draw_distances(axes, result) -> None:
         if each.deviation is not None and each.most:
             draw_theory(axes, steps, mean_over([[seed["distance"][0] * x for x in seed["theory"]] for seed in seeds]))
     axes.set_ylim(bottom=-0.04 * axes.get_ylim()[1])  # a line at 0 is seen
-    axes.set_xlabel("step")
-    axes.set_ylabel("distance of the weights")
-    style.horizontal_grid(axes)
-    style.legend_above(axes, 2)
+    style.finish(axes, "step", "distance of the weights", grid="y", legend=2)
 
 
 def draw_layers(axes, program) -> None:
@@ -306,10 +301,7 @@ def draw_layers(axes, program) -> None:
     if seeds[0]["theory"]:
         draw_theory(axes, seeds[0]["steps"], seeds[0]["theory"])
     axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
-    axes.set_xlabel(f"step of {program.label}")
-    axes.set_ylabel("distance over the first")
-    style.horizontal_grid(axes)
-    style.legend_above(axes, 4)
+    style.finish(axes, f"step of {program.label}", "distance over the first", grid="y", legend=4)
 
 
 def draw_theory(axes, steps: list[int], distances: list[float]) -> None:
@@ -328,29 +320,25 @@ def draw_ranks(result):
         key += ", with the mean of their buffers, or with batch norm's statistics estimated anew on the training "
         key += examples
     models, looks = result.models, looks_of(result)
-    paper = style.canvas(
-        result.suite, "How good is each rank's model?", ROW * len(models) + 0.6, result.certificate, (f"{key}.",)
-    )
-    (axes,) = style.axes_on(paper)
+    height = ROW * len(models)
+    figure, (axes,) = style.panels(result, "How good is each rank's model?", [height], 0.6, [f"{key}."])
     for y, model in enumerate(models):
         look, (mean, low, high) = looks[model.program.label], mean_of(model.top1)
         style.draw_dots(axes, model.top1, y, 0.12, look, markersize=4.5, markeredgewidth=0.5, alpha=0.8)
         if low is not None:
             ends = [low, min(high, 100) if percent else high]
             axes.plot(ends, [y, y], color=look.colour, linewidth=3, alpha=0.55, solid_capstyle="butt")
-        axes.plot(mean, y, "|", color=style.BLACK, markersize=10, markeredgewidth=1.8)
+        style.mark(axes, mean, y, 10, 1.8)
         if y and model.program != models[y - 1].program:
             axes.axhline(y - 0.5, color=style.PALE, linewidth=1)
     names = [f"{model.program.label}: {model.name}" if model.name == MAIN else model.name for model in models]
-    axes.set_yticks(range(len(names)), names, size=style.SMALL)
+    style.name_rows(axes, names, size=style.SMALL)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
     if percent:
         axes.set_xlim(right=101)
-    style.vertical_grid(axes)
     of = "% of held-out" if percent else "held-out"
-    axes.set_xlabel(f"{result.metric.label} after the last epoch, {of}")
-    return paper.figure
+    style.finish(axes, f"{result.metric.label} after the last epoch, {of}")
+    return figure
 
 
 @style.styled
@@ -361,11 +349,10 @@ def draw_pairs(result):
         "A line is a seed: both runs had the same seed, the same batches and rank 0's initial weights. Black: the "
         f"mean. Grey band: the margin round the first mean, {margin_words(result.metric)}, fixed before the runs."
     )
-    height = PAIRS * len(programs) + 0.3
-    paper = style.canvas(result.suite, "What does each seed lose?", height, result.certificate, (key,))
-    for axes, program in zip(style.axes_on(paper, len(programs)), programs, strict=True):
+    figure, all_axes = style.panels(result, "What does each seed lose?", [PAIRS] * len(programs), 0.3, [key])
+    for axes, program in zip(all_axes, programs, strict=True):
         draw_seeds(axes, result, [model for model in result.compared if model.program is program])
-    return paper.figure
+    return figure
 
 
 def draw_seeds(axes, result, models: list) -> None:
@@ -381,9 +368,8 @@ def draw_seeds(axes, result, models: list) -> None:
     names = [f"{base.program.label}\n{MAIN}", *(model.name.replace(", ", ",\n") for model in models)]
     axes.set_xticks(places, names)
     axes.set_xlim(-0.4, len(columns) - 0.6)
-    axes.set_ylabel(f"{result.metric.label}{', %' * result.metric.percent}")
     axes.set_title(models[0].program.label, loc="left", weight="bold")
-    style.horizontal_grid(axes)
+    style.finish(axes, y=f"{result.metric.label}{', %' * result.metric.percent}", grid="y")
 
 
 def looks_of(result) -> dict:
