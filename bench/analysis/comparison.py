@@ -7,25 +7,24 @@ from dataclasses import dataclass
 
 from bench import formulas
 from bench.analysis import stats
-from bench.analysis.certificate import NOTHING_VARIES, Certificate, Fact, Rules, certify
+from bench.analysis.certificate import NOTHING_VARIES, Certificate, Rules, certify
 from bench.analysis.suite import Program, Suite
 from bench.config.options import names
 from bench.config.sections import Model
 from bench.errors import UserError
 
-OF_BOUND = ("gradient", "initial weights")
+OF_BOUND = ("gradient", "initial weights")  # facts in which the upper bound differs because it is the bound
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Program b against program a, by their labels, with the certificate of these two alone. settled: of a suite that
-    went on until there were verdicts, the look from which on this pair has its own; None where it has none."""
+    """Program b against program a, by their labels, with the certificate of these two alone."""
 
     a: str
     b: str
     comparison: stats.Comparison
     certificate: Certificate
-    settled: int | None = None
+    settled: int | None = None  # of ROUNDS=auto: the interim analysis from which on this pair has its verdict
 
     @property
     def flagged(self) -> bool:
@@ -38,15 +37,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Result:
-    """A suite compared by throughput. base: a label. pairs: those that are judged, the base against every other program
-    first, then, where the question is of all, the others among themselves. outliers: label -> the rounds that lie far
-    from the program's others; they are in every figure all the same."""
+    """A suite compared by throughput."""
 
     suite: Suite
-    base: str
+    base: str  # a label
     certificate: Certificate
-    pairs: list[Pair]
-    outliers: dict[str, list[int]]
+    pairs: list[Pair]  # those that are judged: the base's first, then, where the question is of all, the others
+    outliers: dict[str, list[int]]  # label -> the rounds that are far from its others; they count all the same
 
     def pair(self, a: str, b: str) -> Pair:
         """The pair of two programs, in the one direction in which it is stated everywhere. Raises KeyError."""
@@ -70,7 +67,7 @@ class Result:
         return f"all {len(judged)} pairs judged together (Holm): {count - len(alone)} of {count} verdicts hold{named}"
 
     def rounds_needed(self) -> str:
-        """Of a suite that went on until there were verdicts, after how many rounds each pair had its own."""
+        """Of ROUNDS=auto, after how many rounds each pair had its verdict."""
         if not self.suite.looks:
             return ""
         groups = {}
@@ -106,11 +103,12 @@ def compare_suite(
     order = [base, *(label for label in suite.programs if label != base)]
     judged = itertools.combinations(order, 2) if all_pairs else itertools.product([base], order[1:])
     pairs = [compare_pair(suite, a, b, rules) for a, b in judged]
-    outliers = {p.label: [suite.rounds[i] for i in stats.outliers(p.throughputs)] for p in suite.programs.values()}
+    outliers = {}
+    for label in order:
+        if far := stats.outliers(suite.programs[label].throughputs):
+            outliers[label] = [suite.rounds[i] for i in far]
     ways = {p.label: p.records for p in suite.programs.values() if not p.is_bound} or records_of(suite)
-    return Result(
-        suite, base, certify(ways, rules), pairs, {label: outliers[label] for label in order if outliers[label]}
-    )
+    return Result(suite, base, certify(ways, rules), pairs, outliers)
 
 
 def compare(suite: Suite, a: str, b: str) -> stats.Comparison:
@@ -119,8 +117,21 @@ def compare(suite: Suite, a: str, b: str) -> stats.Comparison:
     return stats.compare_rounds(one.throughputs, other.throughputs, looks=looks, disturbed=suite.disturbed)
 
 
+def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
+    one, other = suite.programs[a], suite.programs[b]
+    certificate = certify({a: one.records, b: other.records}, rules)
+    if one.is_bound or other.is_bound:
+        inherent = {"status": "inherent", "why": "the upper bound exchanges nothing: it is no way to train"}
+        certificate = Certificate([
+            dataclasses.replace(fact, **inherent) if fact.name in OF_BOUND and fact.status == "differs" else fact
+            for fact in certificate.facts
+        ])  # fmt: skip
+    found = compare(suite, a, b)
+    return Pair(a, b, found, certificate, settled(one, other, found) if suite.looks else None)
+
+
 def settled(a: Program, b: Program, found: stats.Comparison) -> int | None:
-    """The look from which on a pair has a verdict; the last one is after the last round. None where it has none."""
+    """The interim analysis from which on a pair has a verdict; the last one is after the last round."""
     if found.verdict == "disturbed":
         return None
     rounds, looks, since = found.n, b.first.looks, None
@@ -130,22 +141,6 @@ def settled(a: Program, b: Program, found: stats.Comparison) -> int | None:
         word = stats.verdict(low, high, found.tie_margin)
         since = (since or n) if word in stats.VERDICTS else None
     return since
-
-
-def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
-    one, other = suite.programs[a], suite.programs[b]
-    certificate = certify({a: one.records, b: other.records}, rules)
-    if one.is_bound or other.is_bound:
-        facts = [of_bound(fact) if fact.name in OF_BOUND and fact.status == "differs" else fact
-                 for fact in certificate.facts]  # fmt: skip
-        certificate = Certificate(facts)
-    found = compare(suite, a, b)
-    return Pair(a, b, found, certificate, settled(one, other, found) if suite.looks else None)
-
-
-def of_bound(fact: Fact) -> Fact:
-    """A line of a certificate in which the bound differs because it is the bound."""
-    return dataclasses.replace(fact, status="inherent", why="the upper bound exchanges nothing: it is no way to train")
 
 
 def records_of(suite: Suite) -> dict[str, list]:
@@ -161,10 +156,8 @@ def require_rounds(suite: Suite) -> None:
 def require_one_workload(suite: Suite, rules: Rules) -> None:
     """Raise UserError naming the options of the model and of what is computed in which a suite's records differ."""
     defining = [*names(Model), "data", "image_size", "epochs", "optimizer", "precision", "device"]
-    configs = [record.config for program in suite.programs.values() for record in program.records]
-    seen = {name: sorted({str(getattr(config, name)) for config in configs}) for name in defining}
-    records = [record for program in suite.programs.values() for record in program.records]
-    seen["network"] = sorted({record.network or "not named" for record in records})
+    seen = {name: sorted({str(getattr(record.config, name)) for record in suite.counted}) for name in defining}
+    seen["network"] = sorted({record.network or "not named" for record in suite.counted})
     differing = [f"{n} is {' and '.join(v)}" for n, v in seen.items() if len(v) > 1 and n not in rules.options]
     if differing:
         raise UserError(f"suite {suite.id} compares different workloads: {'; '.join(differing)}")

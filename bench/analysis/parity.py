@@ -1,7 +1,7 @@
 """The facts of the parity certificate: how each is read from a record, and between which records it may differ.
 
-Nothing here looks at what was asked for where the record says what happened: threads, workers, batches, weights and
-code are those of the processes that ran.
+A record's own account of what happened counts, not the options: threads, workers, batches, weights and code are those
+of the processes that ran.
 """
 
 import hashlib
@@ -13,15 +13,19 @@ UNKNOWN = "not recorded"
 DISAGREE = "ranks disagree"
 
 
+def agreed(texts, mark: str = "; ") -> str:
+    """The one text of all ranks, or what they disagree about."""
+    found = sorted(set(texts))
+    return found[0] if len(found) == 1 else f"{DISAGREE}: {mark.join(found)}"
+
+
 def of_facts(*fields: str):
-    """A reader of the facts that the ranks recorded: one text when all ranks agree."""
+    """A reader of the facts that the ranks recorded; None where any did not."""
 
     def read(record: Record) -> str | None:
         seen = {tuple((part.facts or {}).get(f, UNKNOWN) for f in fields) for part in record.samples}
-        texts = sorted(", ".join(map(str, values)) for values in seen)
-        if any(UNKNOWN in text for text in texts):
-            return None
-        return texts[0] if len(texts) == 1 else f"{DISAGREE}: {'; '.join(texts)}"
+        texts = [", ".join(map(str, values)) for values in seen]
+        return None if any(UNKNOWN in text for text in texts) else agreed(texts)
 
     return read
 
@@ -45,8 +49,8 @@ def images_of_first_steps(record: Record) -> str:
 
 def initial_weights(record: Record) -> str:
     """The weights that every rank started from: of all parameters, whole, also where a mode shards them."""
-    hashes = sorted({part.initial_weights_sha256 for part in record.samples})
-    return hashes[0] if len(hashes) == 1 else f"{DISAGREE}: {', '.join(h[:8] for h in hashes)}"
+    hashes = {part.initial_weights_sha256 for part in record.samples}
+    return hashes.pop() if len(hashes) == 1 else agreed((h[:8] for h in hashes), ", ")
 
 
 def model(record: Record) -> str:
@@ -58,8 +62,8 @@ def model(record: Record) -> str:
 
 def device_set(record: Record) -> str:
     devices = [device for part in record.samples for device in part.devices]
-    found = [device.get("uuid") or device.get("name") or device["device"] for device in devices]
-    return f"{record.num_devices} × {record.config.device} ({', '.join(sorted(set(map(str, found))))})"
+    found = {str(device.get("uuid") or device.get("name") or device["device"]) for device in devices}
+    return f"{record.num_devices} × {record.config.device} ({', '.join(sorted(found))})"
 
 
 def norm_images(record: Record) -> str | None:
@@ -73,9 +77,8 @@ def norm_images(record: Record) -> str | None:
 
 
 def memory_format(record: Record) -> str:
-    """How images and weights lay in memory. Records of before there was a choice do not say, and there was none."""
-    found = sorted({(part.facts or {}).get("memory_format", "contiguous") for part in record.samples})
-    return found[0] if len(found) == 1 else f"{DISAGREE}: {'; '.join(found)}"
+    """How images and weights are laid out in memory. Older records, from before there was a choice, do not say."""
+    return agreed((part.facts or {}).get("memory_format", "contiguous") for part in record.samples)
 
 
 def optimizer(record: Record) -> str | None:
@@ -87,11 +90,6 @@ def optimizer(record: Record) -> str | None:
     return f"{settings}, fused" if fused == {True} else f"{DISAGREE}: {settings}, with and without fused"
 
 
-def waiting_threads(record: Record) -> str:
-    found = describe.wait_policies(record)
-    return found[0] if len(found) == 1 else f"{DISAGREE}: {'; '.join(found)}"
-
-
 def revision(record: Record) -> str | None:
     """The code that ran: the hash of its source where it was recorded, else the git revision of an unchanged tree."""
     source, git = record.environment.get("source_sha256"), record.environment.get("git")
@@ -100,11 +98,7 @@ def revision(record: Record) -> str | None:
     return None if not git or git["dirty"] else str(git["revision"])[:12]
 
 
-def machine(record: Record) -> str:
-    return f"{record.machine['cpu_model']}, torch {record.versions.get('torch')}"
-
-
-# --- groups: between records of one of these a fact may not differ even so -----------------------------------------
+# --- groups: between records of one of these a fact may not differ even so ------------------------------------------
 
 
 def number_of_devices(record: Record) -> int:
@@ -148,9 +142,9 @@ FACTS = {
     "loader workers in total": lambda record: sum(part.loader_workers for part in record.samples),
     "storage": of_facts("storage_ms"),
     "threads in total": lambda record: sum(part.threads for part in record.samples),
-    "waiting threads": waiting_threads,
+    "waiting threads": lambda record: agreed(describe.wait_policies(record)),
     "warm-up and timed steps": lambda record: f"{record.config.warmup_steps} + {len(record.samples[0].step_time_s)}",
-    "machine": machine,
+    "machine": lambda record: f"{record.machine['cpu_model']}, torch {record.versions.get('torch')}",
     "code": revision,
     "norm": of_facts("norm"),
     "images a norm layer sees": norm_images,
@@ -158,7 +152,7 @@ FACTS = {
     "device set": device_set,
 }
 
-# Hashes: the file of the user's model, that of the data, and a text's own.
+# The hashes of the user's files and text.
 SOURCES = {"source of the model": "model_source_sha256", "source of the data": "data_source_sha256",
            "text": "data_sha256"}  # fmt: skip
 
@@ -178,7 +172,6 @@ INHERENT = {
     "threads in total": ("of several machines one process has the cores of one", number_of_machines),
     "memory format": ("weights stay contiguous where Horovod sends, fsdp shards, or dp copies them to GPUs", mode),
 }
-
 
 WHY = {
     "threads in total": "a process cannot have less than one thread: equal with GPUS up to the number of cores",

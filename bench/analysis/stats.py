@@ -14,10 +14,8 @@ from bench import formulas
 EXACT_ROUNDS = 16  # up to here all 2**n sign patterns are tried; 2**16 = 65536
 RANDOM_FLIPS = 20_000  # beyond: the standard error of a p of 0.05 is then 0.0015
 FLIP_SEED = 0
-EQUIVALENCE_LEVEL = 0.05  # of each of the two one-sided tests; their interval has 1 - 2 × 0.05 = 90 %
 LARGE_DF = 200  # for planning, t stays as it is from here on: 1.972, on its way to 1.960
-NORMAL_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
-OUTLIER_DEVIATIONS = 3
+ROBUST_DEVIATIONS = 3 * 1.4826  # × the median absolute deviation: three standard deviations of a normal distribution
 VERDICTS = ("faster", "slower", "tie")
 FEWEST_ROUNDS = 3  # for an interval; fewer are a preview: of two rounds it would be 9 standard deviations to each side
 NO_DIFFERENCE = 0.10  # "no difference found" where the interval holds 1 and lies within ±10 %
@@ -35,7 +33,7 @@ class Comparison:
 
     n: int  # rounds
     ratio: float  # geometric mean over rounds
-    low: float | None  # Student's t interval
+    low: float | None  # Student's t interval, which decides
     high: float | None
     hl_ratio: float  # Hodges–Lehmann: robust to single outlying rounds
     hl_low: float | None  # exact signed-rank interval
@@ -52,40 +50,24 @@ class Comparison:
         return verdict_words(self, name_a, name_b, f"n = {self.n}", self.tie_margin, self.rounds_needed, "rounds")
 
 
-@dataclass(frozen=True)
-class Equivalence:
-    """Whether paired series are equal within a margin fixed beforehand, in the unit of the margin."""
-
-    n: int
-    mean_difference: float  # mean of b - a
-    low: float | None  # 90 % t interval, which decides on equivalence; None for a preview
-    high: float | None
-    low95: float | None  # 95 % t interval of the mean difference, the one to publish
-    high95: float | None
-    p: float | None  # the larger of the two one-sided p values
-    margin: float
-    verdict: str  # equivalent within ±margin | different | not shown | preview
-
-    @property
-    def equivalent(self) -> bool:
-        """Whether equivalence is shown. False means that it is not, and not that a difference is."""
-        return self.verdict.startswith("equivalent")
-
-
 def compare_rounds(
     a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95, looks: int = 1,
     disturbed: bool = False,
 ) -> Comparison:  # fmt: skip
     """Compare mode b with mode a: throughputs of the same rounds in the same order, in any one unit.
 
-    The interval is Student's t on d; the signed-rank interval and the sign-flip p are given with it as checks that need
-    no normal noise, only noise symmetric about its centre. looks: how often the verdict may have been looked at, by a
-    plan, before the rounds were ended by what was seen; intervals and p values are then such that they hold over all
-    looks (``formulas.confidence_per_look``). disturbed: a run of the suite was, so there is no verdict. Raises
+    The signed-rank interval and the sign-flip p are checks that need only noise symmetric about its centre. looks: the
+    planned number of times at which the rounds could have ended by what was seen; intervals and p values hold over all
+    of them (``formulas.confidence_per_look``). disturbed: a run of the suite was, so there is no verdict. Raises
     ValueError on unequal lengths, no round at all, a value that is not positive and finite, tie_margin <= 0, or a
     confidence outside (0, 1).
     """
-    check(a, b, tie_margin, confidence)
+    if len(a) != len(b) or not a:
+        raise ValueError(f"rounds are compared in pairs, got {len(a)} and {len(b)}")
+    if wrong := [x for x in [*a, *b] if not 0 < x < math.inf]:
+        raise ValueError(f"throughputs must be positive and finite, got {wrong[0]}")
+    if not tie_margin > 0 or not 0 < confidence < 1:
+        raise ValueError(f"need tie_margin > 0 and 0 < confidence < 1, got {tie_margin} and {confidence}")
     n, d = len(a), [math.log(y / x) for x, y in zip(a, b, strict=True)]
     level = formulas.confidence_per_look(confidence, looks)
     ratio, low, high = interval(a, b, level)
@@ -93,10 +75,8 @@ def compare_rounds(
     hl = [None if x is None else math.exp(x) for x in formulas.hodges_lehmann(d, depth)]
     word = "disturbed" if disturbed else verdict(low, high, tie_margin)
     p = [min(1.0, looks * x) for x in (sign_flip_p(d), *student_p(d, tie_margin))]
-    return Comparison(
-        n, ratio, low, high, *hl, *p, word,
-        rounds_needed(d, tie_margin, level) if word == "inconclusive" else None, tie_margin, confidence,
-    )  # fmt: skip
+    needed = rounds_needed(d, tie_margin, level) if word == "inconclusive" else None
+    return Comparison(n, ratio, low, high, *hl, *p, word, needed, tie_margin, confidence)
 
 
 def interval(a: list[float], b: list[float], confidence: float) -> tuple[float, float | None, float | None]:
@@ -104,16 +84,6 @@ def interval(a: list[float], b: list[float], confidence: float) -> tuple[float, 
     if len(a) < FEWEST_ROUNDS:
         return statistics.geometric_mean(y / x for x, y in zip(a, b, strict=True)), None, None
     return formulas.log_ratio_interval(a, b, t_quantile(len(a) - 1, confidence))
-
-
-def check(a: list[float], b: list[float], tie_margin: float, confidence: float) -> None:
-    if len(a) != len(b) or not a:
-        raise ValueError(f"rounds are compared in pairs, got {len(a)} and {len(b)}")
-    wrong = [x for x in [*a, *b] if not 0 < x < math.inf]
-    if wrong:
-        raise ValueError(f"throughputs must be positive and finite, got {wrong[0]}")
-    if not tie_margin > 0 or not 0 < confidence < 1:
-        raise ValueError(f"need tie_margin > 0 and 0 < confidence < 1, got {tie_margin} and {confidence}")
 
 
 def verdict(low: float | None, high: float | None, tie_margin: float) -> str:
@@ -137,45 +107,6 @@ def verdict(low: float | None, high: float | None, tie_margin: float) -> str:
     if high < 1:
         return "slower"
     return "no difference" if low >= 1 / (1 + NO_DIFFERENCE) and high <= 1 + NO_DIFFERENCE else "inconclusive"
-
-
-def verdict_words(
-    found, name_a: str, name_b: str, counted: str, tie_margin: float, needed: int | None, unit: str
-) -> str:  # fmt: skip
-    """A verdict in words. found: has verdict, ratio, low and high; counted: its n; needed: how many more would give a
-    verdict; unit: of what, as in "rounds"."""
-    how = f"(95 % CI, {counted})"
-    if found.low is None:
-        what = "disturbed" if found.verdict == "disturbed" else "preview"
-        return f"{what}, no verdict: {name_b} / {name_a} = {times(found.ratio)} ({counted})"
-    if found.verdict == "faster":
-        lead = (
-            f"{times(found.low)} to {times(found.high)} as fast as {name_a}"
-            if found.high > LARGE_RATIO
-            else f"{percent_range(found.low - 1, found.high - 1)} faster than {name_a}"
-        )
-        return f"{name_b} is {lead} {how}"
-    if found.verdict == "slower":
-        return f"{name_b} is {percent_range(1 - found.high, 1 - found.low)} slower than {name_a} {how}"
-    span = f"{name_b} vs {name_a}: {signed(found.low - 1)} to {signed(found.high - 1)} % {how}"
-    if found.verdict == "tie":
-        return f"no difference within ±{100 * tie_margin:g} %: {span}"
-    if found.verdict == "no difference":
-        return f"no difference found: {span}"
-    if found.verdict == "disturbed":
-        return f"disturbed, no verdict: {span}"
-    rounds = f"more than {MOST_ROUNDS}" if needed > MOST_ROUNDS else f"about {needed}"
-    return f"inconclusive: {span}; {rounds} {unit} would be needed"
-
-
-def times(ratio: float) -> str:
-    """
-    >>> times(1.2345), times(12.3), times(723.4)
-    ('×1.23', '×12', 'over ×100')
-    """
-    if ratio > 100:
-        return "over ×100"
-    return f"×{ratio:.2f}" if ratio < LARGE_RATIO else f"×{ratio:.0f}"
 
 
 def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:
@@ -205,9 +136,7 @@ def sign_flip_p(d: list[float]) -> float:
 
     If the modes are the same, each round's d could as well have had the other sign (Fisher, The Design of Experiments,
     1935, section 21). All patterns up to 16 rounds; beyond, random ones from a fixed seed, the observed one counted
-    among them: (1 + hits) / (1 + flips) (Phipson and Smyth 2010).
-
-    Of the eight sums ±1 ±2 ±4, two are as far out as 7:
+    among them: (1 + hits) / (1 + flips) (Phipson and Smyth 2010). Of the eight sums ±1 ±2 ±4, two are as far out as 7:
 
     >>> sign_flip_p([1.0, 2.0, 4.0])
     0.25
@@ -237,14 +166,21 @@ def student_p(d: list[float], tie_margin: float) -> tuple[float, float]:
     if len(d) < 2:
         return 1.0, 1.0
     mean, error, df = statistics.fmean(d), statistics.stdev(d) / math.sqrt(len(d)), len(d) - 1
-    if error == 0:
-        return float(mean == 0), tost_p(mean, error, df, math.log1p(tie_margin))
-    difference = 1 - formulas.t_probability(abs(mean) / error, df)
+    difference = 1 - formulas.t_probability(abs(mean) / error, df) if error else float(mean == 0)
     return difference, min(1.0, 2 * tost_p(mean, error, df, math.log1p(tie_margin)))
 
 
+def tost_p(mean: float, error: float, df: int, margin: float) -> float:
+    """The larger of the p values of "mean <= -margin" and "mean >= margin": that of the nearer bound."""
+    distance = margin - abs(mean)
+    if error == 0:
+        return 0.0 if distance > 0 else 1.0
+    inner = formulas.t_probability(abs(distance) / error, df)
+    return (1 - inner) / 2 if distance > 0 else (1 + inner) / 2
+
+
 def hold_together(found: list[Comparison]) -> list[bool]:
-    """Which verdicts still hold when all these comparisons are judged together; no verdict holds nothing.
+    """Which verdicts are still significant when all these comparisons are judged together.
 
     The differences by Holm's method over all the tests of "no difference", and the ties by Holm's method over all the
     tests of a tie: of tables like this at most 5 % have any false difference, and at most 5 % any false tie. The two
@@ -258,9 +194,8 @@ def hold_together(found: list[Comparison]) -> list[bool]:
 
 
 def outliers(values: list[float]) -> list[int]:
-    """The indices, from 0, of values beyond three robust deviations of the median: to be shown, never dropped.
-
-    A robust deviation is 1.4826 × the median absolute deviation, MAD (Leys et al. 2013).
+    """The indices, from 0, of values beyond three robust deviations of the median (Leys et al. 2013): to be shown, never
+    dropped.
 
     >>> outliers([10.0, 10.2, 9.9, 13.0, 10.1])
     [3]
@@ -270,26 +205,42 @@ def outliers(values: list[float]) -> list[int]:
     median = statistics.median(values)
     distances = [abs(x - median) for x in values]
     rounding = 1e-9 * abs(median)  # where most values are equal the MAD is 0, and a last digit is no outlier
-    limit = OUTLIER_DEVIATIONS * NORMAL_MAD * statistics.median(distances) + rounding
+    limit = ROBUST_DEVIATIONS * statistics.median(distances) + rounding
     return [i for i, distance in enumerate(distances) if distance > limit]
+
+
+# --- equivalence ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Whether paired series are equal within a margin fixed beforehand, in the unit of the margin."""
+
+    n: int
+    mean_difference: float  # mean of b - a
+    low: float | None  # 90 % t interval, which decides on equivalence; None for a preview
+    high: float | None
+    low95: float | None  # 95 % t interval of the mean difference, the one to publish
+    high95: float | None
+    p: float | None  # the larger of the two one-sided p values
+    margin: float
+    verdict: str  # equivalent within ±margin | different | not shown | preview
+
+    @property
+    def equivalent(self) -> bool:
+        """Whether equivalence is shown. False means that it is not, and not that a difference is."""
+        return self.verdict.startswith("equivalent")
 
 
 def equivalence(differences: list[float], margin: float) -> Equivalence:
     """Paired TOST: is the mean difference inside ±margin, the margin fixed before the runs (Schuirmann 1987)?
 
-    For b - a of the accuracies of the same seeds under two modes, in the unit of ``margin``. Two one-sided t tests at
-    5 %: they both reject exactly when the 90 % interval is strictly inside ±margin (Schuirmann, Journal of
-    Pharmacokinetics and Biopharmaceutics 15 (1987), 657-680). Two modes whose true difference is the margin are called
-    equivalent in at most 5 % of trials; a p is the test's own, for one pair of modes. The verdict:
-
-    - "equivalent within ±margin", first, as a tie goes first in ``verdict``: there may be a difference, shown to be
-      smaller than what matters;
-    - else "different", where the 95 % interval excludes 0: the difference exists, however large it is;
-    - else "not shown": neither, from this many pairs.
-
-    Fewer than FEWEST_ROUNDS pairs are a "preview", without interval and verdict.
-
-    Raises ValueError on no difference at all, one that is not finite, or margin <= 0.
+    Two one-sided t tests at 5 %: they both reject exactly when the 90 % interval is strictly inside ±margin
+    (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15 (1987), 657-680). Two modes whose true difference
+    is the margin are called equivalent in at most 5 % of trials. As a tie goes first in ``verdict``, so does
+    "equivalent within ±margin"; then "different", where the 95 % interval excludes 0; else "not shown". Fewer than
+    FEWEST_ROUNDS pairs are a "preview". Raises ValueError on no difference at all, one that is not finite, or
+    margin <= 0.
 
     >>> equivalence([0.001, -0.002, 0.0, 0.001], margin=0.01).verdict
     'equivalent within ±0.01'
@@ -302,7 +253,7 @@ def equivalence(differences: list[float], margin: float) -> Equivalence:
     if n < FEWEST_ROUNDS:
         return Equivalence(n, mean, None, None, None, None, None, margin, "preview")
     error = statistics.stdev(differences) / math.sqrt(n)
-    half, half95 = (t_quantile(n - 1, confidence) * error for confidence in (1 - 2 * EQUIVALENCE_LEVEL, 0.95))
+    half, half95 = (t_quantile(n - 1, confidence) * error for confidence in (0.90, 0.95))
     word = "not shown"
     if abs(mean) + half < margin:
         word = f"equivalent within ±{margin:g}"
@@ -312,31 +263,55 @@ def equivalence(differences: list[float], margin: float) -> Equivalence:
     return Equivalence(n, mean, mean - half, mean + half, mean - half95, mean + half95, p, margin, word)
 
 
-def tost_p(mean: float, error: float, df: int, margin: float) -> float:
-    """The larger of the p values of "mean <= -margin" and "mean >= margin": that of the nearer bound."""
-    distance = margin - abs(mean)
-    if error == 0:
-        return 0.0 if distance > 0 else 1.0
-    inner = formulas.t_probability(abs(distance) / error, df)
-    return (1 - inner) / 2 if distance > 0 else (1 + inner) / 2
+# --- in words -------------------------------------------------------------------------------------------------------
+
+
+def verdict_words(
+    found, name_a: str, name_b: str, counted: str, tie_margin: float, needed: int | None, unit: str
+) -> str:  # fmt: skip
+    """A verdict in words. found: has verdict, ratio, low and high; counted: its n; needed: how many more would give a
+    verdict; unit: of what, as in "rounds"."""
+    how, word = f"(95 % CI, {counted})", found.verdict
+    if found.low is None:
+        what = "disturbed" if word == "disturbed" else "preview"
+        return f"{what}, no verdict: {name_b} / {name_a} = {times(found.ratio)} ({counted})"
+    if word == "faster" and found.high > LARGE_RATIO:
+        return f"{name_b} is {times(found.low)} to {times(found.high)} as fast as {name_a} {how}"
+    if word == "faster":
+        return f"{name_b} is {percent_range(found.low - 1, found.high - 1)} faster than {name_a} {how}"
+    if word == "slower":
+        return f"{name_b} is {percent_range(1 - found.high, 1 - found.low)} slower than {name_a} {how}"
+    said = {
+        "tie": f"no difference within ±{100 * tie_margin:g} %",
+        "no difference": "no difference found",
+        "disturbed": "disturbed, no verdict",
+    }.get(word, word)
+    span = f"{said}: {name_b} vs {name_a}: {signed(found.low - 1)} to {signed(found.high - 1)} % {how}"
+    if word != "inconclusive":
+        return span
+    return f"{span}; {f'more than {MOST_ROUNDS}' if needed > MOST_ROUNDS else f'about {needed}'} {unit} would be needed"
+
+
+def times(ratio: float) -> str:
+    """
+    >>> times(1.2345), times(12.3), times(723.4)
+    ('×1.23', '×12', 'over ×100')
+    """
+    if ratio > 100:
+        return "over ×100"
+    return f"×{ratio:.2f}" if ratio < LARGE_RATIO else f"×{ratio:.0f}"
 
 
 def percent_range(low: float, high: float) -> str:
-    """Two positive fractions as one range.
-
-    >>> percent_range(0.031, 0.052), percent_range(0.0004, 0.06), percent_range(0.05, 0.05)
-    ('3.1–5.2 %', '<0.1–6.0 %', '5.0 %')
-    """
+    """Two positive fractions as one range: ``percent_range(0.0004, 0.06)`` is '<0.1–6.0 %'."""
     ends = ["<0.1" if 100 * x < 0.05 else f"{100 * x:.1f}" for x in (low, high)]
     return "–".join(dict.fromkeys(ends)) + " %"
 
 
 def signed(fraction: float) -> str:
-    """A fraction as a signed number of percent, with a true minus; what is beyond measure is cut.
+    """A fraction as a signed number of percent; what is beyond measure is cut.
 
     >>> signed(-0.012), signed(0.0341), signed(789498.2)
     ('−1.2', '+3.4', 'over +999')
     """
-    if fraction > 9.99:
-        return "over +999"
-    return f"{100 * fraction:+.1f}".replace("-", "−")
+    return "over +999" if fraction > 9.99 else f"{100 * fraction:+.1f}".replace("-", "−")

@@ -1,7 +1,6 @@
-"""Records that belong together: a suite is one set of programs, run in interleaved rounds."""
+"""Suites: records of one set of programs, run in interleaved rounds."""
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ VARIANTS = ("base", "fair", "unfair", "right", "wrong")  # in the order in which
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One arm of a study: the records of one program, one per round. label: its name in tables and pictures."""
+    """One arm of a study: its name in tables and pictures, and its records, one per round."""
 
     label: str
     records: list[Record]
@@ -50,29 +49,28 @@ class Program:
 
 @dataclass(frozen=True)
 class Suite:
-    """One suite's records.
-
-    study: what it is a suite of. programs: label -> program, the base first; of each only the records of ``rounds``,
-    those in which every program ended well, so that rounds pair. extra: good records outside of the rounds (profiled
-    runs). failed: the others. left_out: good records that do not count: of incomplete rounds, or of earlier attempts.
-    """
+    """One suite's records."""
 
     id: str
     study: str
-    programs: dict[str, Program]
-    rounds: list[int]
-    extra: list[Record]
+    programs: dict[str, Program]  # by label, the base first; of each only the records of ``rounds``
+    rounds: list[int]  # in which every program ended well, so that rounds pair
+    extra: list[Record]  # good records outside of the rounds: profiled runs
     failed: list[Record]
-    left_out: list[Record]
+    left_out: list[Record]  # good records that do not count: of incomplete rounds, or of earlier attempts
 
     @property
     def n(self) -> int:
         return len(self.rounds)
 
     @property
+    def counted(self) -> list[Record]:
+        return [record for program in self.programs.values() for record in program.records]
+
+    @property
     def records(self) -> list[Record]:
-        """The records of all programs; those of the profiled runs where no round is whole."""
-        return [record for program in self.programs.values() for record in program.records] or self.extra
+        """The records of all programs; those of the profiled runs where no round is complete."""
+        return self.counted or self.extra
 
     @property
     def first(self) -> Record:
@@ -90,7 +88,7 @@ class Suite:
     @cached_property
     def disturbance(self) -> str:
         """By what the runs that count were disturbed, in words; "" where none was, and for trainings by epoch."""
-        records = [record for program in self.programs.values() for record in program.records]
+        records = self.counted
         return "" if not records or records[0].config.epochs else in_words(worst(records))
 
     @property
@@ -99,12 +97,12 @@ class Suite:
 
     @property
     def looks(self) -> list[int]:
-        """The rounds after which it was looked for verdicts; none where their number was fixed."""
+        """The rounds of the interim analyses; none where the number of rounds was fixed."""
         return self.first.looks
 
     @property
     def seeded(self) -> bool:
-        return len({record.config.seed for program in self.programs.values() for record in program.records}) > 1
+        return len({record.config.seed for record in self.counted}) > 1
 
     @property
     def units(self) -> str:
@@ -116,12 +114,12 @@ class Suite:
         return machine_line(max(self.records, key=lambda record: record.config.num_devices))
 
     def of_variant(self, variant: str) -> Program | None:
-        """The program with this part in the suite, as in "base" or "wrong"; None where there is none."""
+        """The program with this part in the suite, as in "base" or "wrong"."""
         return next((p for p in self.programs.values() if p.config.label.variant == variant), None)
 
 
 def suites_of(records: list[Record]) -> list[Suite]:
-    """The suites among records, oldest first. Records without a suite, and suites without one good record, are left."""
+    """The suites with a good record among records, oldest first."""
     suites = [suite_of(name, group) for name, group in by_suite(records).items()]
     return [suite for suite in suites if suite.programs or suite.extra]
 
@@ -149,11 +147,12 @@ def group_by(items: Iterable, key: Callable) -> dict:
 def suite_of(name: str, records: list[Record]) -> Suite:
     """One suite from its records in any order. Of a round that was repeated the last complete attempt counts."""
     good = [record for record in sorted(records, key=lambda r: r.started_at) if record.ok]
-    table: dict[str, dict[int, list[Record]]] = {}
-    for record in good:
-        if not record.config.profile:
-            table.setdefault(record.program, {}).setdefault(record.label.round or 0, []).append(record)
-    rounds = sorted(set.intersection(*(set(by_round) for by_round in table.values()))) if table else []
+    timed = [record for record in good if not record.config.profile]
+    table = {
+        label: group_by(theirs, lambda record: record.label.round or 0)
+        for label, theirs in group_by(timed, lambda record: record.program).items()
+    }
+    rounds = sorted(set.intersection(*map(set, table.values()))) if table else []
     last = {n: min(len(by_round[n]) for by_round in table.values()) - 1 for n in rounds}
     programs = [Program(label, [by_round[n][last[n]] for n in rounds]) for label, by_round in table.items() if rounds]
     counted = {id(record) for program in programs for record in program.records}
@@ -164,20 +163,18 @@ def suite_of(name: str, records: list[Record]) -> Suite:
         rounds,
         [record for record in good if record.config.profile],
         [record for record in records if record.status == "failed"],
-        [record for record in good if not record.config.profile and id(record) not in counted],
+        [record for record in timed if id(record) not in counted],
     )
 
 
 def in_order(programs: list[Program]) -> list[Program]:
-    """The programs as they are shown, whichever record was found first: the base is the first of all.
+    """The programs as they are shown: the base is the first of all.
 
     By variant; few devices before many where one mode runs on several numbers of them; with exchange before without;
     the modes in the table's order; an engine's defaults before its settings, these by their values.
     """
-    sizes = defaultdict(set)
-    for program in programs:
-        sizes[program.config.mode].add(program.config.num_devices)
-    scales = any(len(counts) > 1 for counts in sizes.values())
+    sizes = {(program.config.mode, program.config.num_devices) for program in programs}
+    scales = len(sizes) > len({mode for mode, _ in sizes})
 
     def place(program: Program) -> tuple:
         config = program.config
@@ -193,10 +190,6 @@ def in_order(programs: list[Program]) -> list[Program]:
 
 
 def natural(text: str) -> list:
-    """A key by which 5 comes before 25.
-
-    >>> sorted(["cap=25", "cap=5"], key=natural)
-    ['cap=5', 'cap=25']
-    """
+    """A key by which "cap=5" comes before "cap=25"."""
     words = re.findall(r"\d+\.?\d*|\D+", text)
     return [(0, float(word), "") if word[0].isdigit() else (1, 0.0, word) for word in words]
