@@ -4,10 +4,10 @@ A span is what a timeline has of it: lane, name, start_s, end_s, bytes.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.analysis import style
+from bench.analysis.suite import group_by
 from bench.config.modes import Look
 
 LANE = 0.23  # inches: one lane
@@ -41,16 +41,16 @@ Lanes = dict[str, list[list[dict]]]  # lane -> tracks, each a list of spans that
 
 @dataclass(frozen=True)
 class Panel:
-    """Steps on one scale. groups: the name of each, as "rank 0", with its lanes; end_s: of the longest."""
+    """Steps on one scale."""
 
     title: str
-    groups: dict[str, Lanes]
-    end_s: float
+    groups: dict[str, Lanes]  # by name, as "rank 0"
+    end_s: float  # of the longest
 
 
 def draw(suite, title: str, panels: list[Panel], xlabel: str, certificate=None, more: tuple = (), n: str | None = None):
     """The panels one above the other, each on its own scale. The rest: as ``style.canvas`` has it."""
-    heights = [LANE * sum(1 for _ in rows(panel.groups)) + PANEL for panel in panels]
+    heights = [LANE * len(rows(panel.groups)) + PANEL for panel in panels]
     handles = legend_of(panels)
     legend = LEGEND_LINE * -(-len(handles) // COLUMNS) + 0.05
     paper = style.canvas(suite, title, sum(heights) + 0.3 + legend, certificate, more, n)
@@ -71,20 +71,17 @@ def lanes_of(spans: list[dict]) -> Lanes:
     """Spans by lane; in the compute lane a track is a thread or device. A lane without a span is left out."""
     lanes = {}
     for lane in LANES:
-        by_name = {}
-        for span in (span for span in spans if span["lane"] == lane):
-            by_name.setdefault(span["name"] if lane == "compute" else lane_of(span), []).append(span)
-        for named, theirs in by_name.items():
-            lanes.setdefault(lane if lane == "compute" else named, []).extend(tracks(theirs))
+        by_name = group_by(
+            (span for span in spans if span["lane"] == lane),
+            lambda span: span["name"] if span["lane"] == "compute" else lane_of(span),
+        )
+        for name, theirs in by_name.items():
+            lanes.setdefault(lane if lane == "compute" else name, []).extend(tracks(theirs))
     return lanes
 
 
 def lane_of(span: dict) -> str:
-    """The lane in which a span is drawn.
-
-    >>> [lane_of({"lane": "communication", "name": name}) for name in ("gather layer1.0", "bucket 0")]
-    ['gather', 'communication']
-    """
+    """The lane in which a span is drawn: FSDP's communication has one for each kind."""
     kind = span["name"].partition(" ")[0]
     return kind if span["lane"] == "communication" and kind in SHARDED else span["lane"]
 
@@ -107,12 +104,9 @@ def tracks(spans: list[dict]) -> list[list[dict]]:
     return found
 
 
-def rows(groups: dict[str, Lanes]) -> Iterator[tuple[str, str, list[dict]]]:
+def rows(groups: dict[str, Lanes]) -> list[tuple[str, str, list[dict]]]:
     """(group, lane, track) from the top of a panel down."""
-    for group, lanes in groups.items():
-        for lane, lane_tracks in lanes.items():
-            for track in lane_tracks:
-                yield group, lane, track
+    return [(group, lane, track) for group, lanes in groups.items() for lane in lanes for track in lanes[lane]]
 
 
 def draw_panel(axes, panel: Panel) -> None:
@@ -129,7 +123,7 @@ def draw_panel(axes, panel: Panel) -> None:
     style.name_rows(axes, labels, size=style.SMALL)
     lines = style.wrapped(panel.title, style.SMALL + 0.5, style.WIDTH - 1.3)
     axes.set_title("\n".join(lines), loc="left", size=style.SMALL + 0.5, pad=3, linespacing=1.2)
-    style.vertical_grid(axes)
+    style.finish(axes)
 
 
 def draw_span(axes, y: int, lane: str, span: dict, number: int) -> None:
@@ -138,9 +132,7 @@ def draw_span(axes, y: int, lane: str, span: dict, number: int) -> None:
     edge = {"edgecolor": "none"} if lane == "compute" else {"edgecolor": style.BLACK, "linewidth": 0.5}
     axes.barh(y, width, 0.78, start, facecolor=look.colour, hatch=look.hatch, **edge)
     if lane in ("communication", *SHARDED):
-        shown = axes.get_xlim()[1]
-        inches = width / shown * (style.WIDTH - 1.5)
-        size = style.SMALL - 1.5
+        inches, size = width / axes.get_xlim()[1] * (style.WIDTH - 1.5), style.SMALL - 1.5
         for text in (label_of(span), label_of(span).partition(":")[0]):
             if len(text) * size * 0.6 / 72 + 0.04 <= inches:
                 axes.text(start + width / 2, y, text, ha="center", va="center", size=size, bbox={
@@ -166,23 +158,21 @@ def look_of(lane: str, span: dict, number: int) -> Look:
     return COMMUNICATION[number % 2] if lane == "communication" else COMPUTE
 
 
-def name_of(span: dict) -> str:
-    """What a span is in the legend: FSDP's communication is its lane, and a phase that is none of PHASES "other"."""
-    if lane_of(span) in SHARDED:
-        return lane_of(span)
-    return "other" if span["lane"] == "phase" and span["name"] not in PHASES else span["name"]
-
-
 def legend_of(panels: list[Panel]) -> list:
+    """FSDP's communication is its lane there, and a phase that is none of PHASES "other"."""
     from matplotlib.patches import Patch
 
-    spans = [span for panel in panels for _, _, track in rows(panel.groups) for span in track]
-    seen = {(lane_of(span), name_of(span)) for span in spans}
+    seen = set()
+    for panel in panels:
+        for _, lane, track in rows(panel.groups):
+            names = {lane if lane in SHARDED else span["name"] for span in track}
+            seen |= {(lane, "other" if lane == "phase" and name not in PHASES else name) for name in names}
     shown = {name: look for name, look in PHASES.items() if ("phase", name) in seen}
     shown |= {name: look for name, look in PARTS.items()
               if name not in shown and {(PARTS_LANE, name), (name, name)} & seen}  # fmt: skip
-    shown |= {"compute": COMPUTE} if any(lane == "compute" for lane, _ in seen) else {}
-    shown |= {"comm.": COMMUNICATION[0]} if any(lane == "communication" for lane, _ in seen) else {}
+    lanes = {lane for lane, _ in seen}
+    shown |= {"compute": COMPUTE} if "compute" in lanes else {}
+    shown |= {"comm.": COMMUNICATION[0]} if "communication" in lanes else {}
     return [
         Patch(facecolor=look.colour, hatch=look.hatch, edgecolor=style.BLACK, linewidth=0.5, label=name)
         for name, look in shown.items()

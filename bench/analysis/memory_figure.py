@@ -13,7 +13,8 @@ from bench.record.view import Record
 BAR, GAP = 0.27, 0.16  # inches: a bar, and the space between two programs
 PANEL = 0.95  # inches, of memory over time
 
-# The parts of a GPU's bar: (name, up to which figure it reaches, look). Each begins where the one before it ends.
+# The parts of a GPU's bar: (name, the source of the peak up to which it reaches, look). Each begins where the one before
+# it ends.
 PARTS = (
     ("torch allocated (tensors)", "torch_allocated", Look(style.BLUE, "")),
     ("torch reserved, not filled", "torch_reserved", Look(style.SKY, "///")),
@@ -25,22 +26,30 @@ HOST_PARTS = tuple(
     for source in ("pss", "uss", "rss")
 )
 HIGH_WATER = "rss_hwm"
+COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.VERMILION, style.SKY, style.BLACK, style.GREY)
+ON_HOST = (
+    "No GPU: memory of the host. PSS is sampled, and a page shared by n processes counts 1/n to each. A "
+    "process that holds several replicas has one bar for them all."
+)
+ON_GPU = (
+    "Peaks: torch's are exact, NVML's are sampled. They were reached at different moments, and a part is the "
+    "difference of two of them: no moment had all the parts like this. Devices are never summed or averaged."
+)
 
 
 @style.styled
 def draw(result):
     """A stacked bar for each device of each program: of each source, the highest peak of all rounds."""
-    suite = result.suite
+    suite, on_gpu = result.suite, result.suite.device == "cuda"
     bars = {program.label: devices_of(program.records) for program in suite.programs.values()}
-    parts = PARTS if suite.device == "cuda" else HOST_PARTS
-    parts = [part for part in parts if any(d.get(part[1]) is not None for ds in bars.values() for d in ds.values())]
-    count = sum(map(len, bars.values()))
-    missing = [p[1] for p in PARTS if p not in parts] if suite.device == "cuda" else []
-    paper = style.canvas(
-        suite, "Peak memory of each device" if suite.device == "cuda" else "Peak memory of each process (host)",
-        BAR * count + GAP * len(bars) + 0.72 + 0.2 * len(parts), result.certificate, legend_notes(suite, missing),
-    )  # fmt: skip
-    (axes,) = style.axes_on(paper)
+    known = [peaks for devices in bars.values() for peaks in devices.values()]
+    parts = [p for p in (PARTS if on_gpu else HOST_PARTS) if any(peaks[p[1]] is not None for peaks in known)]
+    more = [ON_GPU if on_gpu else ON_HOST]
+    if on_gpu and (missing := [source for _, source, _ in PARTS if source not in {part[1] for part in parts}]):
+        more.append(f"Not known here: {', '.join(missing)}.")
+    title = "Peak memory of each device" if on_gpu else "Peak memory of each process (host)"
+    height = BAR * len(known) + GAP * len(bars)
+    figure, (axes,) = style.panels(result, title, [height], 0.72 + 0.2 * len(parts), more)
     ticks, y = {}, 0.0
     for label, devices in bars.items():
         for i, (device, peaks) in enumerate(devices.items()):
@@ -53,23 +62,9 @@ def draw(result):
     axes.tick_params(axis="y", length=0, labelsize=style.SMALL + 0.5)
     axes.margins(x=0.1)
     axes.set_xlim(left=0)
-    style.vertical_grid(axes)
-    axes.set_xlabel("GiB")
-    style.legend_above(axes, 1, handles(parts, bars))
-    return paper.figure
-
-
-def legend_notes(suite, missing: list[str]) -> tuple[str, ...]:
-    if suite.device != "cuda":
-        return (
-            "No GPU: memory of the host. PSS is sampled, and a page shared by n processes counts 1/n to each. A "
-            "process that holds several replicas has one bar for them all.",
-        )
-    note = (
-        "Peaks: torch's are exact, NVML's are sampled. They were reached at different moments, and a part is the "
-        "difference of two of them: no moment had all the parts like this. Devices are never summed or averaged."
-    )
-    return (note, *([f"Not known here: {', '.join(missing)}."] if missing else []))
+    style.finish(axes, "GiB")
+    style.legend_above(axes, 1, handles(parts, known))
+    return figure
 
 
 def devices_of(records: list[Record]) -> dict[str, dict]:
@@ -80,10 +75,11 @@ def devices_of(records: list[Record]) -> dict[str, dict]:
         peaks = record.peak_memory
         names = [device["device"] for device in peaks]
         for device in peaks:
-            alone = names.count(device["device"]) == 1 and device["device"] != "cpu"
-            label = device["device"] if alone else f"process {device['rank']}"
-            if not alone and device["device"] != "cpu":
-                label = f"{device['device']} {label}"
+            label = device["device"]
+            if label == "cpu":
+                label = f"process {device['rank']}"
+            elif names.count(label) > 1:
+                label = f"{label} process {device['rank']}"
             if "node" in device:
                 label = f"{record.nodes[device['node']].name} {label}"
             into = found.setdefault(label, {})
@@ -111,12 +107,12 @@ def draw_bar(axes, y: float, peaks: dict, parts: list) -> None:
     axes.annotate(f"{high:.2f}", (max(left, high), y), (5, 0), color=style.VERMILION, **options)
 
 
-def handles(parts: list, bars: dict) -> list:
+def handles(parts: list, known: list[dict]) -> list:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     found = [Patch(facecolor=look.colour, edgecolor="black", hatch=look.hatch, label=n) for n, _, look in parts]
-    if any(peaks.get(HIGH_WATER) is not None for devices in bars.values() for peaks in devices.values()):
+    if any(peaks[HIGH_WATER] is not None for peaks in known):
         label = "resident high-water mark, shared pages in full"
         found.append(Line2D([], [], color=style.VERMILION, linewidth=2.2, label=label))
     return found
@@ -124,12 +120,11 @@ def handles(parts: list, bars: dict) -> list:
 
 @style.styled
 def draw_over_time(result):
-    suite = result.suite
-    firsts = {program.label: program.first for program in suite.programs.values()}
+    firsts = {program.label: program.first for program in result.suite.programs.values()}
     source = source_of(firsts.values())
     key = f"Source: {source or 'none recorded'}; the first round. Shaded: the timed steps."
-    paper = style.canvas(suite, "Memory over time", PANEL * len(firsts) + 0.95, result.certificate, (key,))
-    panels = style.axes_on(paper, len(firsts), sharex=True, sharey=True)
+    heights = [PANEL] * len(firsts)
+    figure, panels = style.panels(result, "Memory over time", heights, 0.95, [key], sharex=True, sharey=True)
     lines, tops = {}, []
     for axes, (program, record) in zip(panels, firsts.items(), strict=True):
         for i, (label, device) in enumerate(timelines(record)):
@@ -139,14 +134,14 @@ def draw_over_time(result):
                 tops.append(max(line.get_ydata()))
         axes.annotate(program, (0.01, 0.97), xycoords="axes fraction", va="top", weight="bold", size=style.TEXT,
                       bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1})  # fmt: skip
-        style.horizontal_grid(axes)
+        style.finish(axes, grid="y")
     panels[0].set_ylim(0, 1.45 * max([*tops, 1e-3]))  # room for the names
-    paper.figure.supylabel("GiB", size=style.TEXT)
+    figure.supylabel("GiB", size=style.TEXT)
     panels[-1].set_xlabel("seconds since the process had its device")
     if lines:
         panels[0].legend(list(lines.values()), list(lines), loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4,
                          borderaxespad=0.2, columnspacing=1.2)  # fmt: skip
-    return paper.figure
+    return figure
 
 
 def source_of(records) -> str | None:
@@ -161,12 +156,11 @@ def source_of(records) -> str | None:
 def timelines(record: Record) -> list[tuple[str, dict]]:
     """(label, device) of all devices of a record: devices by their place, CPU processes by their rank."""
     devices = [(part, device) for part in record.samples for device in part.devices]
-    on = [f"{record.nodes[part.node].name} " if record.several_machines else "" for part, _ in devices]
-    if record.on_gpu:
-        return [
-            (f"{at}device {place}", device) for place, (at, (_, device)) in enumerate(zip(on, devices, strict=True))
-        ]
-    return [(f"{at}process {part.rank}", device) for at, (part, device) in zip(on, devices, strict=True)]
+    found = []
+    for place, (part, device) in enumerate(devices):
+        node = f"{record.nodes[part.node].name} " if record.several_machines else ""
+        found.append((node + (f"device {place}" if record.on_gpu else f"process {part.rank}"), device))
+    return found
 
 
 def draw_line(axes, device: dict, source: str | None, i: int):
@@ -177,8 +171,7 @@ def draw_line(axes, device: dict, source: str | None, i: int):
     if not values:
         return None
     points = [(t, v) for t, v in zip(timeline["time_s"], values, strict=True) if v is not None]
-    colours = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.VERMILION, style.SKY, style.BLACK, style.GREY)
-    (line,) = axes.plot(*zip(*points, strict=True), color=colours[i % len(colours)], marker="o^sDvPX*"[i % 8],
+    (line,) = axes.plot(*zip(*points, strict=True), color=COLOURS[i % len(COLOURS)], marker="o^sDvPX*"[i % 8],
                         linestyle=style.LINES[i % len(style.LINES)], markersize=3.5, linewidth=max(1.0, 3.4 - 0.8 * i),
                         markevery=max(1, len(points) // 12))  # fmt: skip
     return line

@@ -1,4 +1,4 @@
-"""Tables: one Grid for every table, which the terminal prints here and the page renders in its template."""
+"""Tables: one Grid for every table; the terminal prints it here, and the page renders it in its template."""
 
 import statistics
 from collections.abc import Iterable
@@ -22,18 +22,17 @@ RATE = 4  # the column of the throughput in ``describe.row``
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. head: (name, whether its cells are numbers). caption: what it shows. grey: indices of the rows of
-    disturbed runs."""
+    """A table."""
 
-    head: list[tuple[str, bool]]
+    head: list[tuple[str, bool]]  # name, and whether its cells are numbers
     rows: list[list[str]]
     caption: str = ""
-    grey: frozenset[int] = frozenset()
+    grey: frozenset[int] = frozenset()  # indices of the rows of disturbed runs
 
 
 def terminal(stream=None) -> Console:
-    """Where tables and sentences go; nothing in a text is markup. As wide as the terminal, or as a table needs in a
-    file or pipe, where a sentence stays in one line. stream: another file than standard output."""
+    """Where tables and sentences go: standard output, or another file. As wide as the terminal, or as a table needs in
+    a file or pipe, where a sentence stays in one line."""
     plain = {"file": stream, "highlight": False, "markup": False}
     console = Console(**plain)
     return console if console.is_terminal else Console(**plain, width=120, soft_wrap=True)
@@ -45,8 +44,7 @@ def print_named(console: Console, name: str, text: str) -> None:
 
 
 def print_grid(console: Console, grid: Grid, style: str = "") -> None:
-    """A grid as a table of a terminal; the rows of ``grid.grey`` are dim. Numbers stay in one line, words are broken
-    where the terminal is narrow, and nothing is cut off."""
+    """Numbers stay in one line, words are broken where the terminal is narrow, and nothing is cut off."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, style=style)
     for column, (name, number) in enumerate(grid.head):
         cells, whole = [row[column] for row in grid.rows], number and "memory" not in name
@@ -69,7 +67,7 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """A table; without blanks at the ends of its lines where the output is no terminal."""
+    """A table; without blanks at the ends of its lines where the output is not a terminal."""
     if console.is_terminal:
         console.print(table, crop=False)
         return
@@ -79,16 +77,16 @@ def print_table(console: Console, table: Table) -> None:
         console.out(line.rstrip())
 
 
-# --- runs ---------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------------------------
 
 
 def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     """One row per run; with ``base``, a column with the ratio of its throughput to that one's, by the median steps."""
-    head, grey = runs_head(f"{records[0].workload.units}/s"), disturbed_rows(records)
-    if base is None:
-        return Grid(head, [describe.row(record) for record in records], grey=grey)
-    rows = [[*describe.row(record), describe.ratio(record, base)] for record in records]
-    return Grid([*head, ("× this\nrun by\nmedian", True)], rows, grey=grey)
+    head, rows = runs_head(f"{records[0].workload.units}/s"), [describe.row(record) for record in records]
+    if base is not None:
+        head.append(("× this\nrun by\nmedian", True))
+        rows = [[*row, describe.ratio(record, base)] for row, record in zip(rows, records, strict=True)]
+    return Grid(head, rows, grey=disturbed_rows(records))
 
 
 def single_runs_grid(records: list[Record]) -> Grid:
@@ -123,11 +121,11 @@ def programs_grid(suite, caption: str) -> Grid:
     rows = []
     for program in suite.programs.values():
         values, first = program.throughputs, program.first
+        step_s = statistics.median(record.step_time["median"] for record in program.records)
         rows.append([
             program.label, str(first.num_devices), f"{first.world_size} × {first.samples[0].threads}",
             str(first.global_batch), f"{statistics.geometric_mean(values):.1f}",
-            f"{min(values):.1f} to {max(values):.1f}",
-            f"{1e3 * statistics.median(record.step_time['median'] for record in program.records):.1f}",
+            f"{min(values):.1f} to {max(values):.1f}", f"{1e3 * step_s:.1f}",
             describe.memory_cell(first.peak_memory), str(len(program.records)),
         ])  # fmt: skip
     return Grid(head, rows, caption)
@@ -139,14 +137,11 @@ def memory_grid(
     """What memory is filled with: a column a device, a row a kind, in GiB. devices: (name, GiB by kind). more: the name
     of a further row -> its cells. examples: what a batch has."""
     every = dict.fromkeys([*TENSORS, *BESIDES, *(kind for _, parts in devices for kind in parts)])
-    kinds = [kind for kind in every if any(round(parts.get(kind, 0), 3) for _, parts in devices)]
-    rows = [
-        [
-            examples if kind == "images" else kind,
-            *(f"{parts[kind]:.3f}" if kind in parts else "" for _, parts in devices),
-        ]
-        for kind in kinds
-    ]
+    rows = []
+    for kind in every:
+        if any(round(parts.get(kind, 0), 3) for _, parts in devices):
+            cells = [f"{parts[kind]:.3f}" if kind in parts else "" for _, parts in devices]
+            rows.append([examples if kind == "images" else kind, *cells])
     rows.append(["sum", *(f"{sum(parts.values()):.3f}" for _, parts in devices)])
     rows += [[name, *cells] for name, cells in (more or {}).items()]
     return Grid([("GiB", False), *((name, True) for name, _ in devices)], rows, caption)
@@ -160,7 +155,7 @@ def measured_memory(records: list[Record]) -> Grid:
     return memory_grid(devices, "What memory is filled with at the peak of one more step", examples=examples)
 
 
-# --- a comparison -------------------------------------------------------------------------------------------------
+# --- a comparison ---------------------------------------------------------------------------------------------------
 
 
 def comparison_grid(result) -> Grid:
@@ -171,15 +166,14 @@ def comparison_grid(result) -> Grid:
     rows = []
     for label in [result.base, *(p for p in result.suite.programs if p != result.base)]:
         values = result.suite.programs[label].throughputs
-        cells = [label, f"{statistics.geometric_mean(values):.1f} [{min(values):.1f}–{max(values):.1f}]"]
-        if label == result.base:
-            cells += ["1", "", "base"]
-        else:
+        cells = ["1", "", "base"]
+        if label != result.base:
             pair = result.pair(result.base, label)
             c = pair.comparison
-            cells += [words.with_span(c.ratio, c.low, c.high), words.with_span(c.hl_ratio, c.hl_low, c.hl_high)]
-            cells += [c.verdict + (" (unfair)" if pair.flagged else "")]
-        rows.append([*cells, str(result.suite.n)])
+            cells = [words.with_span(c.ratio, c.low, c.high), words.with_span(c.hl_ratio, c.hl_low, c.hl_high),
+                     c.verdict + (" (unfair)" if pair.flagged else "")]  # fmt: skip
+        mean = f"{statistics.geometric_mean(values):.1f} [{min(values):.1f}–{max(values):.1f}]"
+        rows.append([label, mean, *cells, str(result.suite.n)])
     return Grid(head, rows)
 
 
@@ -220,5 +214,4 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
     console.print(f"  equal: {', '.join(equal)}")
     for fact in certificate.facts:
         if fact.status != "equal":
-            said = f"  {fact.status}: {fact.name} ({words.grouped(fact.values)}): {fact.why}"
-            console.print(said)
+            console.print(f"  {fact.status}: {fact.name} ({words.grouped(fact.values)}): {fact.why}")
