@@ -13,8 +13,7 @@ from bench.record.view import Record
 BAR, GAP = 0.27, 0.16  # inches: a bar, and the space between two programs
 PANEL = 0.95  # inches, of memory over time
 
-# The parts of a GPU's bar: (name, the source of the peak up to which it reaches, look). Each begins where the one before
-# it ends.
+# The parts of a GPU's bar: (name, source of the peak up to which it reaches, look). Each begins where the last one ends.
 PARTS = (
     ("torch allocated (tensors)", "torch_allocated", Look(style.BLUE, "")),
     ("torch reserved, not filled", "torch_reserved", Look(style.SKY, "///")),

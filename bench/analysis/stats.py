@@ -194,8 +194,7 @@ def hold_together(found: list[Comparison]) -> list[bool]:
 
 
 def outliers(values: list[float]) -> list[int]:
-    """The indices, from 0, of values beyond three robust deviations of the median (Leys et al. 2013): to be shown, never
-    dropped.
+    """The indices of values beyond three robust deviations of the median (Leys et al. 2013): shown, never dropped.
 
     >>> outliers([10.0, 10.2, 9.9, 13.0, 10.1])
     [3]

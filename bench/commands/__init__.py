@@ -8,11 +8,10 @@ from bench.config.command_line import ON_OFF
 from bench.config.flags import SWITCH, number, rounds, whole_number
 from bench.config.options import UNSET
 from bench.proof.gpu_check.base import PARTS as GPU_PARTS
-from bench.studies.base import Study
+from bench.studies.base import MAX_MINUTES, Study
 from bench.studies.compare.study import COMPARE
 from bench.studies.programs import MODES_FLAG
 from bench.studies.registry import STUDIES
-from bench.studies.sequential import MAX_MINUTES
 from bench.tasks.network.plan import MOST_ROUNDS, SIZES
 
 HOROVOD, COURSE, CLONE, CLONE_OR_SETS = ("horovod",), ("course",), ("clone",), ("sets",)

@@ -10,10 +10,9 @@ from bench.errors import UserError
 from bench.record.describe import cautions, misfits
 from bench.record.disturbance import worst
 from bench.record.read import find_records
-from bench.studies.base import QUICK_ROUNDS, Flags, Plan, Study
+from bench.studies.base import LOOKS, MAX_MINUTES, QUICK_ROUNDS, Flags, Plan, Study
 from bench.studies.registry import STUDIES, study_of
-from bench.studies.rounds import repeats_of, run_rounds
-from bench.studies.sequential import LOOKS, MAX_MINUTES, Sequence, labelled
+from bench.studies.rounds import Sequence, labelled, repeats_of, run_rounds
 
 
 def run(study: Study, args) -> int:

@@ -13,6 +13,8 @@ from bench.config.options import FIELDS, KNOBS, UNSET, RunConfig, when_not_given
 from bench.launch.cluster.plan import repeated
 
 QUICK_ROUNDS = 2
+LOOKS = (4, 8, 16, 32, 64)  # the rounds of ROUNDS=auto after which all pairs are judged
+MAX_MINUTES = 60.0  # its limit unless given
 # What a study sets itself for each configuration: not part of the command that repeats it.
 DECIDED = ("mode", "num_devices", "launcher", "out", "baselines", "profile", "sync", "checkpoint")
 

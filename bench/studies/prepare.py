@@ -17,11 +17,7 @@ from bench.studies.programs import impossible, in_mode
 
 RECIPE_GLOBAL_BATCH = 64  # of the studies that train to the end
 TRAINING = ("epochs", "lr_warmup_epochs", "target", "val_batch")  # what they take of the options of a training
-
-
-def single_runs() -> list[str]:
-    others = ("fault", "snapshots", "baselines", "profile", "launcher", "dist_url", "mistake")
-    return [*of_training(), *others]
+OF_SINGLE_RUNS = ("fault", "snapshots", "baselines", "profile", "launcher", "dist_url", "mistake")
 
 
 def refuse(asked: RunConfig, *options: str) -> None:
@@ -35,24 +31,33 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
     from bench.launch.devices import remarks  # a list of commands needs no more than the standard library
     from bench.launch.launcher import resolve_here
 
-    refuse(asked, *(name for name in single_runs() if not (trains and name in TRAINING)))
+    refuse(asked, *(n for n in (*of_training(), *OF_SINGLE_RUNS) if not (trains and n in TRAINING)))
     config = dataclasses.replace(resolve_here(asked), baselines=False)
-    for remark in remarks(asked):
-        console.print(remark)
-    if config.hosts:
-        console.print(where(config))
-    if config.device == "cpu":
-        console.print("No GPU is used: CPU workers stand for devices; memory is the host's.")
     steps = f"{config.warmup_steps} + {config.timed_steps} steps"
     if trains:
         steps = f"{config.epochs} epochs, learning rate {config.lr:g} ({config.schedule})"
-    console.print(
+    said = [
+        *remarks(asked),
+        where(config) if config.hosts else "",
+        "No GPU is used: CPU workers stand for devices; memory is the host's." if config.device == "cpu" else "",
         f"{work(config)}, {config.per_device_batch} {workload_of(config).batched} per device, {steps}, "
-        f"{config.precision}, seed {config.seed}"
-    )
-    if chosen := gpu_defaults.sentence(config):
-        console.print(chosen)
+        f"{config.precision}, seed {config.seed}",
+        gpu_defaults.sentence(config),
+    ]
+    for line in filter(None, said):
+        console.print(line)
     return config
+
+
+def prepare_modes(console, asked: RunConfig, modes: Iterable[str], **changes) -> tuple[RunConfig, list[str]]:
+    """``prepare``, and those of the modes that can run here. The optimizer is fused, where that is the GPU's default,
+    only if it can be in all of them."""
+    config = prepare(console, dataclasses.replace(asked, mode="ddp", **changes))
+    modes = available(console, config, modes)
+    found = gpu_defaults.without_fused(config, modes)
+    if found is not config:
+        console.print(f"no mode gets the fused optimizer: torch has no fused {config.optimizer} for one of them")
+    return found, modes
 
 
 def prepare_training(console, asked: RunConfig) -> RunConfig:
@@ -66,18 +71,9 @@ def prepare_training(console, asked: RunConfig) -> RunConfig:
     return dataclasses.replace(config, checkpoint=False)
 
 
-def require_device(config: RunConfig) -> None:
-    """Raise UserError when this machine has not the devices, or not the arithmetic, that a config asks for. What HOSTS
-    have is asked at each launch."""
-    from bench.launch.devices import choose_device
-
-    if not config.hosts:
-        choose_device(config)
-
-
 def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> list[str]:
-    """The ways to train that can run here, on the config's devices; what is missing is said. among: those that are
-    wanted. Raises UserError when none of them can."""
+    """Those of the modes ``among`` that can run here, on the config's devices; what is missing is printed. Raises
+    UserError when none of them can."""
     from bench.launch.launcher import resources
 
     modes = []
@@ -105,14 +101,6 @@ def unavailable(info: ModeInfo, config: RunConfig) -> str:
         return f"needs {info.needs}, which is not installed: run `bench install-{info.needs}`"
     engine = ENGINES[info.launchers[0]]
     return engine.lacking(config) if hasattr(engine, "lacking") else ""
-
-
-def same_optimizer(console, config: RunConfig, modes: Iterable[str]) -> RunConfig:
-    """The config with which these modes are compared: fused, where that is the GPU's default, only if all can be."""
-    found = gpu_defaults.without_fused(config, modes)
-    if found is not config:
-        console.print(f"no mode gets the fused optimizer: torch has no fused {config.optimizer} for one of them")
-    return found
 
 
 def throughput(record: Record) -> str:

@@ -13,11 +13,7 @@ MODES_FLAG = {"--modes": {"help": f"only these ways to train, of {', '.join(TRAI
 
 def modes_of(named: str | None) -> list[str]:
     """The modes that MODES names, in the table's order; those that every study has where nothing is named. Raises
-    UserError for a name that is no way to train.
-
-    >>> modes_of("ddp, single"), modes_of(None)[:2]
-    (['single', 'ddp'], ['single', 'dp'])
-    """
+    UserError for a name that is no way to train."""
     if named is None:
         return COMPARED
     asked = [name.strip() for name in named.split(",")]
@@ -28,7 +24,7 @@ def modes_of(named: str | None) -> list[str]:
 
 
 def in_mode(config: RunConfig, mode: str, **options) -> RunConfig:
-    """The same global batches under another mode, by its own launcher, with the engine options it has, and with these.
+    """The same global batches under another mode, by its own launcher, with the backend options it has, and with these.
     single takes the whole global batch on one device."""
     info = MODES[mode]
     changes = {"mode": mode, "launcher": "auto", "dist_url": None}
@@ -40,15 +36,15 @@ def in_mode(config: RunConfig, mode: str, **options) -> RunConfig:
         changes |= {"num_devices": 1, "per_device_batch": config.per_device_batch * config.num_devices}
     found = dataclasses.replace(config, **changes | options)
     found = dataclasses.replace(found, launcher=launcher_of(found))
-    if config.threads and len(found.machines) < len(config.machines):  # it has the cores of its machines alone
+    if config.threads and len(found.machines) < len(config.machines):  # it has only the cores of its machines
         share = config.threads * len(found.machines) // len(config.machines)
         found = dataclasses.replace(found, threads=max(1, share))
     return found
 
 
 def in_passes(config: RunConfig, devices: int) -> RunConfig | None:
-    """A program of one device that takes the global batch of so many devices in as many passes, each as large as the
-    batch of one of these; None where it is no such program. So it fits wherever the others do.
+    """A program of one device that takes the global batch of so many devices in as many passes, so that it fits where
+    the others do; None where it is not such a program.
 
     >>> one = in_passes(RunConfig(mode="single", per_device_batch=2048), 8)
     >>> one.per_device_batch, one.accumulate, one.global_batch, in_passes(one, 1)
@@ -68,11 +64,7 @@ def passes_in_words(config: RunConfig) -> str:
 
 
 def impossible(config: RunConfig, mode: str) -> str:
-    """Why a mode cannot be had on a config's machines, after its name; "" where it can.
-
-    >>> impossible(RunConfig(hosts="a:1,b:1", num_devices=2), "dp")
-    'is one process on one machine, and these are 2: a, b'
-    """
+    """Why a mode cannot run on a config's machines, after its name; "" where it can."""
     info, machines = MODES[mode], config.machines
     if info.one_process and not info.max_devices and len(machines) > 1:
         return f"is one process on one machine, and these are {len(machines)}: {', '.join(m.name for m in machines)}"
@@ -87,8 +79,7 @@ def measured_only() -> dict:
 def baselines(config: RunConfig, out: str) -> list[RunConfig]:
     """What decides whether distribution paid at all: one process with all the threads on the same global batch, and N
     processes without communication (the upper bound). Their records go below ``out``."""
-    plain = measured_only() | {"out": out, "baselines": False}
-    config = dataclasses.replace(config, **plain)
+    config = dataclasses.replace(config, **measured_only() | {"out": out, "baselines": False})
     return [in_mode(config, mode) for mode in ("single", *UPPER_BOUNDS) if mode != config.mode]
 
 
@@ -105,11 +96,7 @@ def bounds_of(config: Parallel) -> list[str]:
 
 
 def own_seed(config: RunConfig, number: int) -> RunConfig:
-    """A config in round ``number``, counted from 0: every round has a seed of its own, the same for all programs.
-
-    >>> own_seed(RunConfig(seed=40), 2).seed
-    42
-    """
+    """A config in round ``number``, counted from 0: every round has its own seed, the same for all programs."""
     return dataclasses.replace(config, seed=config.seed + number)
 
 
@@ -119,18 +106,10 @@ def profiled(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
 
 
 def shown(value) -> str:
-    """The value of an option as a person would type it.
-
-    >>> shown(True), shown(25.0), shown("fp16")
-    ('1', '25', 'fp16')
-    """
+    """The value of an option as a person would type it: ``True`` is '1', ``25.0`` is '25'."""
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def label_of(mode: str, point: dict) -> str:
-    """A program's name: the mode, and each option that it sets.
-
-    >>> label_of("ddp", {"bucket_cap_mb": 5.0, "overlap": False})
-    'ddp bucket_cap_mb=5 overlap=0'
-    """
+    """A program's name: the mode, and each option that it sets, as in 'ddp bucket_cap_mb=5 overlap=0'."""
     return " ".join([mode, *(f"{name}={shown(value)}" for name, value in point.items())])

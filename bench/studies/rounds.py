@@ -1,10 +1,17 @@
-"""Run the programs of a suite in interleaved rounds: A B C, then in another order, and so on; one record each."""
+"""Run the programs of a suite in interleaved rounds: A B C, then in another order, and so on; one record each.
+
+ROUNDS=auto: after 4, 8, 16, 32 and 64 rounds every pair is judged, and the rounds end when none is left without a
+verdict. Five looks at 95 % that stop when something is seen would call equal modes different in one suite of six; so
+each interval of such a suite is at 99 % (``formulas.confidence_per_look``), which makes it one of 25. Where the time is
+up before the next look, the last complete round is that look: the clock decides on it, and not what was measured.
+"""
 
 import dataclasses
 import secrets
 import time
 from pathlib import Path
 
+from bench.analysis.stats import VERDICTS
 from bench.config.options import RunConfig
 from bench.errors import ExitCode, RunFailed
 from bench.launch.launcher import launch
@@ -13,7 +20,7 @@ from bench.record.describe import did_not_fit
 from bench.record.disturbance import in_words, worst
 from bench.record.read import load
 from bench.record.view import Record
-from bench.studies.base import Plan
+from bench.studies.base import LOOKS, Plan
 from bench.studies.prepare import throughput
 from bench.studies.programs import in_passes, own_seed, passes_in_words
 
@@ -49,12 +56,12 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
 
     after_round: gets the number of rounds done and the records of this one; true after the last. may_repeat: whether a
     disturbed round, given the seconds that it took, may be repeated; the last complete attempt counts. A program that
-    does not fit into memory goes on in passes, or is left out, where the study may be partial. Raises UserError when a
-    program cannot run here, RunFailed when one fails that may not: the records so far stay.
+    does not fit into memory continues in passes, or is left out, where the study may be partial. Raises UserError when
+    a program cannot run here, RunFailed when one fails that may not: the records so far stay.
     """
     suite, started = new_suite(plan.study.name), time.monotonic()
     folder, says = Path(out) / suite, plan.says or throughput
-    plan = dataclasses.replace(plan, programs=dict(plan.programs), extra=dict(plan.extra))  # some may go on in passes
+    plan = dataclasses.replace(plan, programs=dict(plan.programs), extra=dict(plan.extra))  # some may run in passes
     left, fitted = list(plan.programs), set()
     number, repeats = 0, repeats_of(plan, rounds)
     runs = rounds * len(plan.programs) + len(plan.extra)
@@ -76,8 +83,7 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
             fitted.add(label)
             if number == 0 and len(said) == 1 and (total := runs * (time.monotonic() - began)) > SAID_FROM_S:
                 most = "at most about" if may_repeat else "about"
-                minutes = f"{most} {total / 60:.0f} min"
-                console.print(f"by this run ({label}) all {runs} runs take {minutes}")
+                console.print(f"by this run ({label}) all {runs} runs take {most} {total / 60:.0f} min")
         left = [label for label in left if label in fitted or label in plan.may_fail]
         if not left:
             raise last
@@ -101,9 +107,15 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
 
 
 def run_fitting(console, plan: Plan, label: str, number: int, folder: Path, title: str) -> Record:
-    """One program's run in a round. One that does not fit goes on in passes to the end of the suite, if that may be."""
+    """One program's run in a round. One that does not fit takes passes to the end of the suite, if that may be."""
+
+    def run() -> Record:
+        config = plan.programs[label]
+        config = own_seed(config, number) if plan.study.seeded else config
+        return run_one(console, plan, label, config, number, folder, title)
+
     try:
-        return run_one(console, plan, label, in_round(plan, label, number), number, folder, title)
+        return run()
     except RunFailed as error:
         config = plan.programs[label]
         alike = [each for each in plan.programs.values() if each.global_batch == config.global_batch]
@@ -116,12 +128,7 @@ def run_fitting(console, plan: Plan, label: str, number: int, folder: Path, titl
     if label in plan.extra:
         plan.extra[label] = in_passes(plan.extra[label], devices)
     console.print(passes_in_words(smaller))
-    return run_one(console, plan, label, in_round(plan, label, number), number, folder, title)
-
-
-def in_round(plan: Plan, label: str, number: int) -> RunConfig:
-    config = plan.programs[label]
-    return own_seed(config, number) if plan.study.seeded else config
+    return run()
 
 
 def run_one(console, plan: Plan, label: str, config: RunConfig, number: int, folder: Path, title: str) -> Record:
@@ -134,3 +141,49 @@ def run_one(console, plan: Plan, label: str, config: RunConfig, number: int, fol
         failed = RunFailed(f"{label}, round {number + 1}: {error}. The records so far are in {folder}")
         failed.exit_code, failed.failure = error.exit_code, error.failure
         raise failed from None
+
+
+def labelled(plan: Plan, minutes: float) -> Plan:
+    """The plan of ROUNDS=auto: every record contains the looks and the limit, and the report reads them there."""
+    looks = ",".join(map(str, LOOKS))
+    programs = {label: config.labelled(looks=looks, limit_minutes=minutes) for label, config in plan.programs.items()}
+    return dataclasses.replace(plan, programs=programs)
+
+
+class Sequence:
+    """The rounds of ROUNDS=auto. judge: the records so far -> the result, with ``pairs``. minutes: the limit. say: gets
+    how long it may take and what each look found."""
+
+    def __init__(self, judge, minutes: float, say, clock=time.monotonic):
+        self.judge, self.limit_s, self.say, self.clock = judge, 60 * minutes, say, clock
+        self.began = self.round_began = clock()
+        self.longest_s, self.records = 0.0, []
+
+    def enough(self, done: int, records: list[Record]) -> bool:
+        """After each round: whether it was the last one. records: of this round."""
+        now = self.clock()
+        self.longest_s, self.round_began = max(self.longest_s, now - self.round_began), now
+        self.records += records
+        if done == 1:
+            bound = min(LOOKS[-1] * self.longest_s, max(self.limit_s, self.longest_s)) / 60
+            self.say(f"one round took {self.longest_s:.0f} s: it will take {bound:.0f} min at most")
+        if done in LOOKS and not self.open_after(done):
+            return True
+        if done < LOOKS[-1] and now - self.began + self.longest_s > self.limit_s:
+            self.say(f"MAX_MINUTES={self.limit_s / 60:g} leaves no time for another round after round {done}")
+            return True
+        return done == LOOKS[-1]
+
+    def has_time(self, seconds: float) -> bool:
+        """Whether there is time for another attempt at a round that took so long."""
+        now = self.clock()
+        self.longest_s, self.round_began = max(self.longest_s, seconds), now
+        return now - self.began + seconds <= self.limit_s
+
+    def open_after(self, done: int) -> list[str]:
+        """The pairs without a verdict, by their programs."""
+        pairs = self.judge(self.records).pairs
+        left = [f"{pair.b} / {pair.a}" for pair in pairs if pair.comparison.verdict not in VERDICTS]
+        said = f", but {', '.join(left)}" if left else ": that is enough"
+        self.say(f"look after {done} rounds: {len(pairs) - len(left)} of {len(pairs)} pairs have a verdict{said}")
+        return left

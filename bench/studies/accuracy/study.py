@@ -10,8 +10,7 @@ from bench.studies.base import Flags, Plan, Study
 from bench.studies.prepare import available, last_accuracy, prepare_training
 from bench.studies.programs import MODES_FLAG, even_threads, in_mode, modes_of
 
-# Facts that are another in every round, where each round has a seed of its own.
-OF_THE_SEED = ("seed", "images of the first steps", "initial weights")
+OF_THE_SEED = ("seed", "images of the first steps", "initial weights")  # facts that are another in every round
 RULES = Rules(by_round=OF_THE_SEED)
 
 
@@ -24,26 +23,18 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """Every way to train, trained to the end; single first. The upper bound trains no model."""
     return {mode: in_mode(even_threads(config), mode) for mode in modes}
 
 
 ACCURACY = Study(
-    "accuracy",
-    "accuracy",
-    "Accuracy",
-    "Do all modes reach the same accuracy?",
-    "every mode trained to the end, paired by seed: do all reach the same accuracy?",
-    plans,
+    "accuracy", "accuracy", "Accuracy", "Do all modes reach the same accuracy?",
+    "every mode trained to the end, paired by seed: do all reach the same accuracy?", plans,
     example="GPUS=2 [SEEDS=5 QUICK=1]",
     # The digits at their own size, half a minute to a minute per run on two CPU cores.
     defaults={"model": "resnet18", "data": "digits", "image_size": 8, "epochs": 12, "lr": 0.05,
               "lr_warmup_epochs": 1.0, "schedule": "cosine", "weight_decay": 5e-4, "augment": True, "target": 0.98},
     # Two million bytes of Python once, half a minute per run on two CPU cores.
     others={"text": {"epochs": 1, "lr": 0.003, "optimizer": "adamw", "weight_decay": 0.1, "lr_warmup_epochs": 0.1}},
-    flags=MODES_FLAG,
-    sets=("warmup_steps", "timed_steps"),
-    seeded=True,
-    partial=True,
+    flags=MODES_FLAG, sets=("warmup_steps", "timed_steps"), seeded=True, partial=True,
 )  # fmt: skip
 STUDIES = (ACCURACY,)

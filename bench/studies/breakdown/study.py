@@ -9,17 +9,16 @@ from bench.analysis.parity import options
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, prepare, refuse, same_optimizer
+from bench.studies.prepare import prepare_modes, refuse
 from bench.studies.programs import MODES_FLAG, even_threads, in_mode, modes_of, profiled
 
 BARE = "no_sync"  # what the label of a program without the exchange of gradients adds to its mode
+RULES = Rules({"gradient": ("a run without exchange shows what the exchange costs", options("sync"))})
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     refuse(asked, "mode")
-    config = prepare(console, dataclasses.replace(asked, mode="ddp"))
-    modes = available(console, config, modes_of(flags.modes))
-    config = same_optimizer(console, config, modes)
+    config, modes = prepare_modes(console, asked, modes_of(flags.modes))
     yield Plan(BREAKDOWN, programs(config, modes), extra=profiled(config, modes))
 
 
@@ -30,16 +29,9 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     return runs | {f"{mode} {BARE}": dataclasses.replace(runs[mode], sync=False) for mode in silent}
 
 
-RULES = Rules({"gradient": ("a run without exchange shows what the exchange costs", options("sync"))})
 BREAKDOWN = Study(
-    "breakdown",
-    "breakdown",
-    "Where the step goes",
-    "What does a step spend its time on, and what is not hidden?",
-    "where the step and the memory go: phases, exposed communication, timeline of a step",
-    plans,
-    group="explain",
-    flags=MODES_FLAG,
-    partial=True,
-)
+    "breakdown", "breakdown", "Where the step goes", "What does a step spend its time on, and what is not hidden?",
+    "where the step and the memory go: phases, exposed communication, timeline of a step", plans,
+    group="explain", flags=MODES_FLAG, partial=True,
+)  # fmt: skip
 STUDIES = (BREAKDOWN,)

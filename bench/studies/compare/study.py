@@ -1,6 +1,5 @@
 """All modes on one workload, or programs that are named: which is fastest here, by how much, and how sure is that?"""
 
-import dataclasses
 from collections.abc import Iterator
 
 from bench.analysis.certificate import Rules
@@ -13,7 +12,7 @@ from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.launch.engines import lacking
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, prepare, refuse, same_optimizer
+from bench.studies.prepare import prepare_modes, refuse
 from bench.studies.programs import bounds_of, even_threads, in_mode, label_of
 from bench.studies.replay import study as replay
 
@@ -30,9 +29,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
         return
     refuse(asked, "mode")
     wanted = None if flags.modes is None else read_programs(flags.modes)
-    config = prepare(console, dataclasses.replace(asked, mode="ddp"))
-    modes = available(console, config, COMPARED if wanted is None else [mode for mode, _ in wanted])
-    config = same_optimizer(console, config, modes)
+    config, modes = prepare_modes(console, asked, COMPARED if wanted is None else [mode for mode, _ in wanted])
     yield Plan(COMPARE, programs(config, modes) if wanted is None else chosen(config, modes, wanted))
 
 
@@ -44,7 +41,7 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
 
 def chosen(config: RunConfig, modes: list[str], wanted: list[tuple[str, dict]]) -> dict[str, RunConfig]:
     """The programs that are asked for, of the modes that can run here, on the same global batches. config: resolved;
-    wanted: as ``read_programs`` gives it. Raises UserError when options exclude each other, or one cannot be had."""
+    wanted: as ``read_programs`` gives it. Raises UserError when options exclude each other, or one is not available."""
     config = even_threads(config).labelled(variant=CHOSEN)
     found = {
         label_of(mode, point): in_mode(config, mode, **point)
@@ -58,7 +55,7 @@ def chosen(config: RunConfig, modes: list[str], wanted: list[tuple[str, dict]]) 
 
 
 def read_programs(text: str) -> list[tuple[str, dict]]:
-    """MODES: modes with commas between, each with options of its engine. Raises UserError for anything else.
+    """MODES: modes with commas between, each with options of its backend. Raises UserError for anything else.
 
     >>> read_programs("ddp,ddp:COMPRESSION=fp16,horovod:FUSION_MB=16:OVERLAP=0")
     [('ddp', {}), ('ddp', {'compression': 'fp16'}), ('horovod', {'fusion_mb': 16.0, 'overlap': False})]
@@ -84,24 +81,15 @@ def read_programs(text: str) -> list[tuple[str, dict]]:
 
 
 COMPARE = Study(
-    "compare",
-    "compare",
-    "Comparison",
-    "Which mode is fastest here, by how much, and how sure is that?",
-    "all modes on one workload in interleaved rounds: certificate, verdict, pictures, page",
-    plans,
+    "compare", "compare", "Comparison", "Which mode is fastest here, by how much, and how sure is that?",
+    "all modes on one workload in interleaved rounds: certificate, verdict, pictures, page", plans,
     example="GPUS=2 [ROUNDS=8|auto QUICK=1 STRICT=1 REPLAY=dp-workers|… MODES=ddp,fsdp]",
     flags={
         "--strict": SWITCH | {"help": "refuse an unfair comparison"},
         "--replay": {"help": f"an unfairness on purpose: {', '.join(replay.REPLAYS)}"},
-        "--modes": {"help": "these instead of "
-                    f"{','.join([*COMPARED, *UPPER_BOUNDS])}, each with options of its engine where it has some, as in "
-                    "ddp,ddp:COMPRESSION=fp16,fsdp"},
+        "--modes": {"help": f"these instead of {','.join([*COMPARED, *UPPER_BOUNDS])}, each with options of its engine "
+                            "where it has some, as in ddp,ddp:COMPRESSION=fp16,fsdp"},
     },
-    rounds=8,
-    enough=8,
-    named_by="MODES",
-    auto=True,
-    partial=True,
+    rounds=8, enough=8, named_by="MODES", auto=True, partial=True,
 )  # fmt: skip
 STUDIES = (COMPARE,)

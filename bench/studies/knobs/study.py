@@ -10,7 +10,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import prepare, require_device
+from bench.studies.prepare import prepare
 from bench.studies.programs import label_of
 
 COMPILE_NOTE = (
@@ -20,10 +20,13 @@ COMPILE_NOTE = (
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
+    from bench.launch.devices import choose_device  # a list of commands needs no more than the standard library
+
     config, found = prepare(console, asked), {}
     for label, setting in programs(config, console.print).items():
         try:
-            require_device(setting)
+            if not config.hosts:  # each launch asks them for devices and arithmetic
+                choose_device(setting)
             found[label] = setting
         except UserError as error:
             console.print(f"left out: {label}: {error}")
@@ -35,8 +38,8 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, say: Callable[[str], None] = lambda sentence: None) -> dict[str, RunConfig]:
-    """The run's own settings first, then each setting of its engine, or of training where there is none. One that does
-    not go with the run's is left out, and ``say`` is told why. Raises UserError when the mode has no settings."""
+    """The run's own settings first, then each setting of its backend, or of training where there is none. One that is
+    not compatible with the run's is left out, and ``say`` gets the reason. Raises UserError when the mode has none."""
     info = MODES[config.mode]
     if not info.sweep and not info.single:
         swept = [mode for mode, each in MODES.items() if each.sweep or each.single]
@@ -72,15 +75,8 @@ RULES = Rules(
     options=("precision", "fused"),
 )
 KNOBS = Study(
-    "knobs",
-    "knobs",
-    "Knobs",
-    "Which setting makes it faster?",
-    "each setting of an engine (as MODE=ddp or fsdp) or of training (MODE=single or dp) against the run's",
-    plans,
-    group="explain",
-    example="MODE=ddp GPUS=2",
-    named_by="MODE",
-    auto=True,
-)
+    "knobs", "knobs", "Knobs", "Which setting makes it faster?",
+    "each setting of an engine (as MODE=ddp or fsdp) or of training (MODE=single or dp) against the run's", plans,
+    group="explain", example="MODE=ddp GPUS=2", named_by="MODE", auto=True,
+)  # fmt: skip
 STUDIES = (KNOBS,)

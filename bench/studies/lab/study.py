@@ -1,8 +1,8 @@
 """A known mistake compared with the right version, over seeds: what it does, and how it is found. NAME=all: every
 mistake.
 
-Two programs, equal but for the mistake, in interleaved rounds, each with a seed of its own. What is measured, and what
-the primary measure is expected to do, is in the mistake's file (bench/mistakes) before any run.
+What is measured, and what the primary measure is expected to do, is in the mistake's file (bench/mistakes) before any
+run.
 """
 
 import dataclasses
@@ -39,8 +39,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
         print_named(console, mistake.name, f"{mistake.title}. {mistake.lab.question}")
         config = configured(console, asked, mistake)
         primary = mistake.lab.measures_on(config.device)[0].of(workload_of(config))
-        said = f"primary measure, fixed in advance: {primary.name}, expected {primary.moves}"
-        console.print(said)
+        console.print(f"primary measure, fixed in advance: {primary.name}, expected {primary.moves}")
         found = programs(config, mistake)
         may_fail = tuple(label for label, each in found.items() if mistake.lab.hangs and each.label.variant == "wrong")
         yield Plan(LAB, found, says=says, may_fail=may_fail)
@@ -52,11 +51,6 @@ def programs(config: RunConfig, mistake: Mistake) -> dict[str, RunConfig]:
 
 
 def named(name: str | None) -> list[Mistake]:
-    """The mistakes that NAME asks for.
-
-    >>> [mistake.name for mistake in named("host-sync")], len(named("all")) == len(MISTAKES)
-    (['host-sync'], True)
-    """
     if name == "all":
         return list(MISTAKES.values())
     if name in MISTAKES:
@@ -79,7 +73,7 @@ def configured(console, asked: RunConfig, mistake: Mistake) -> RunConfig:
 
 
 def with_weights(console, config: RunConfig) -> RunConfig:
-    """The config with a PRETRAINED file, which a short training makes first."""
+    """The config with a PRETRAINED file, made by a short training."""
     from bench.launch.launcher import launch
     from bench.launch.progress_bar import LiveProgress
 
@@ -95,23 +89,14 @@ def says(record: Record) -> str:
 
 
 LAB = Study(
-    "lab",
-    "lab",
-    "The known mistakes",
-    "What does each known mistake do, what is seen of it, what finds it?",
-    "a known mistake compared with the right version, over seeds: what it does and how it is found",
-    plans,
-    group="explain",
-    example="NAME=no-reshuffle [SEEDS=3 QUICK=1]",
+    "lab", "lab", "The known mistakes", "What does each known mistake do, what is seen of it, what finds it?",
+    "a known mistake compared with the right version, over seeds: what it does and how it is found", plans,
+    group="explain", example="NAME=no-reshuffle [SEEDS=3 QUICK=1]",
     flags={"--name": {"help": f"{', '.join(MISTAKES)}, or all"}},
     # Seconds per run on two CPU cores, most of them to start.
     defaults={"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.02,
               "per_device_batch": 120, "epochs": 2},
-    sets=("watch", "pretrained"),
-    rounds=3,
-    seeded=True,
-    named_by="NAME",
+    sets=("watch", "pretrained"), rounds=3, seeded=True, named_by="NAME", card=True,
     questions={mistake.name: mistake.lab.question for mistake in MISTAKES.values()},
-    card=True,
 )  # fmt: skip
 STUDIES = (LAB,)

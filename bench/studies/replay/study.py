@@ -18,16 +18,12 @@ VARIANTS = ("base", "fair", "unfair")
 
 @dataclass(frozen=True)
 class Replay:
-    """base, program: modes. change: what the unfair one gets, and where it was seen. changes: the option that it
-    differs in. unfair: that change, of a config. moves: the direction in which the verdict on it moves, by device:
-    "slower", "faster", or "" where none is known in advance."""
-
-    base: str
+    base: str  # a mode, as is program
     program: str
-    change: str
-    changes: str
+    change: str  # what the unfair one gets, in words
+    changes: str  # the option that it differs in
     unfair: Callable[[RunConfig], RunConfig]
-    moves: dict[str, str]
+    moves: dict[str, str]  # device -> the direction in which the verdict moves; "" where none is known in advance
     common: dict  # what all three runs get where the user says nothing: so that there is something to be seen
 
 
@@ -88,8 +84,8 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, name: str) -> dict[str, RunConfig]:
-    """The three programs of a replay. config: resolved. Raises UserError when it would change nothing, or when it needs
-    another workload."""
+    """The three programs of a replay. config: resolved. Raises UserError when it would change nothing, or needs another
+    workload."""
     case = REPLAYS[name]
     if "storage_ms" in case.common:
         if config.data == "synthetic" or config.workers:
@@ -105,16 +101,8 @@ def programs(config: RunConfig, name: str) -> dict[str, RunConfig]:
 
 
 REPLAY = Study(
-    "replay",
-    "compare",
-    "A classic unfairness, replayed",
-    "How far does one unfair setting move the verdict?",
-    "an unfairness on purpose",
-    plans,
-    rounds=8,
-    enough=6,
-    auto=True,
-    named_by="REPLAY",
+    "replay", "compare", "A classic unfairness, replayed", "How far does one unfair setting move the verdict?",
+    "an unfairness on purpose", plans, rounds=8, enough=6, auto=True, named_by="REPLAY",
     questions={"nothing": "The control: does a verdict move when nothing is changed?"},
-)
+)  # fmt: skip
 STUDIES = (REPLAY,)

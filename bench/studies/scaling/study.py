@@ -12,7 +12,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, prepare, refuse, same_optimizer
+from bench.studies.prepare import prepare_modes, refuse
 from bench.studies.programs import MODES_FLAG, bounds_of, in_mode, modes_of
 
 
@@ -20,9 +20,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """Two suites, one after the other. Of HOSTS the first machine's devices come first, then whole machines."""
     refuse(asked, "mode", "gpu_ids", *([] if asked.hosts else ["num_devices"]))
     most = flags.max_gpus or (asked.num_devices if asked.hosts else MOST)
-    config = prepare(console, dataclasses.replace(asked, mode="ddp", num_devices=most))
-    modes = available(console, config, modes_of(flags.modes))
-    config = same_optimizer(console, config, modes)
+    config, modes = prepare_modes(console, asked, modes_of(flags.modes), num_devices=most)
     for study in (WEAK, STRONG):
         yield Plan(study, programs(config, modes, most, strong=study is STRONG))
 
@@ -61,25 +59,12 @@ GROWS = ("it grows with the number of devices", number_of_devices)
 WEAK_RULES = Rules({"global batch": GROWS, "images of the first steps": GROWS, "threads in total": GROWS})
 STRONG_RULES = Rules({"threads in total": GROWS})
 MOST = 4
-MAX_GPUS = {"--max-gpus": {"help": f"up to this many [{MOST}; all of HOSTS]",
-                           "read": whole_number(2)}}  # fmt: skip
+MAX_GPUS = {"--max-gpus": {"help": f"up to this many [{MOST}; all of HOSTS]", "read": whole_number(2)}}
 WEAK = Study(
-    "weak",
-    "scaling",
-    "Weak scaling",
-    "How much more is done with more devices, the batch of each fixed?",
-    "weak and strong scaling of every mode, with the no-communication upper bound",
-    plans,
-    example="MAX_GPUS=4",
-    folder="scaling",
-    flags=MAX_GPUS | MODES_FLAG,
-    most=True,
-    partial=True,
-)
-STRONG = dataclasses.replace(
-    WEAK,
-    name="strong",
-    heading="Strong scaling",
-    question="How much sooner is the same batch done with more devices?",
-)
+    "weak", "scaling", "Weak scaling", "How much more is done with more devices, the batch of each fixed?",
+    "weak and strong scaling of every mode, with the no-communication upper bound", plans,
+    example="MAX_GPUS=4", folder="scaling", flags=MAX_GPUS | MODES_FLAG, most=True, partial=True,
+)  # fmt: skip
+SOONER = "How much sooner is the same batch done with more devices?"
+STRONG = dataclasses.replace(WEAK, name="strong", heading="Strong scaling", question=SOONER)
 STUDIES = (WEAK, STRONG)

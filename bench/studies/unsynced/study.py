@@ -74,7 +74,6 @@ def ranks_of(record: Record) -> list[list[float]]:
 
 
 def every_rank(record: Record) -> str:
-    """What is said of a training while its suite goes on: the metric of each rank's own model."""
     metric = record.workload.metrics[0]
     values = [metric.shown(value) for value in ranks_of(record)[-1]]
     digits, unit = (1, "%") if metric.percent else (3, metric.label)
@@ -82,21 +81,15 @@ def every_rank(record: Record) -> str:
 
 
 UNSYNCED = Study(
-    "unsynced",
-    "unsynced-init",
-    "Replicas initialised with different weights",
+    "unsynced", "unsynced-init", "Replicas initialised with different weights",
     "What is lost when ranks start from different weights?",
-    "what is lost when replicas start from different weights, paired by seed",
-    plans,
-    group="explain",
-    example="GPUS=2 [SEEDS=10 QUICK=1]",
+    "what is lost when replicas start from different weights, paired by seed", plans,
+    group="explain", example="GPUS=2 [SEEDS=10 QUICK=1]",
     # A network of 1.3 million weights, so that sixty short trainings take a quarter of an hour on two CPU cores. No
     # decay: the replicas keep the distance that they start with.
     defaults={"num_devices": 2, "model": "shufflenet_v2_x1_0", "data": "digits", "image_size": 32, "epochs": 3,
               "lr": 0.02, "lr_warmup_epochs": 0.25, "schedule": "cosine", "augment": True, "replicas": True},
     others={"text": {"epochs": 1, "lr": 0.2, "lr_warmup_epochs": 0.1, "clip_norm": 1.0}},
-    sets=("warmup_steps", "timed_steps"),
-    rounds=10,
-    seeded=True,
+    sets=("warmup_steps", "timed_steps"), rounds=10, seeded=True,
 )  # fmt: skip
 STUDIES = (UNSYNCED,)

@@ -11,8 +11,8 @@ import pytest
 
 from bench.analysis import stats
 from bench.formulas import confidence_per_look
+from bench.studies.base import LOOKS
 from bench.studies.rounds import order
-from bench.studies.sequential import LOOKS
 
 DRAWS = 2000
 SLOWER = 0.6  # what is left of a program's speed while the other process runs
