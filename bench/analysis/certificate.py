@@ -9,17 +9,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from bench.analysis.parity import (
-    DISAGREE,
-    FACTS,
-    INHERENT,
-    SHOWN,
-    SOURCES,
-    UNKNOWN,
-    WHY,
-    number_of_devices,
-    of_facts,
-)
+from bench.analysis import parity
+from bench.analysis.parity import UNKNOWN
 from bench.config.options import UNSET, WORK
 from bench.config.options import names as names_of_options
 from bench.record.describe import differing_nodes, where
@@ -45,8 +36,6 @@ NOTHING_VARIES = Rules()
 
 @dataclass(frozen=True)
 class Fact:
-    """One line of the certificate."""
-
     name: str
     values: dict[str, str]  # program -> what its records say
     status: str  # equal | inherent | differs | not recorded
@@ -59,7 +48,6 @@ class Certificate:
 
     @property
     def differences(self) -> list[Fact]:
-        """What makes the comparison unfair."""
         return [fact for fact in self.facts if fact.status in ("differs", UNKNOWN)]
 
     @property
@@ -81,11 +69,10 @@ def names(facts: list[Fact]) -> str:
 
 
 def certify(programs: Programs, rules: Rules = NOTHING_VARIES) -> Certificate:
-    """Compare the programs of a suite by what their records say."""
     batched = next(record for records in programs.values() for record in records).workload.batched
     facts = []
-    for name, read in FACTS.items():
-        allowed = rules.varies.get(name) or INHERENT.get(name)
+    for name, read in parity.FACTS.items():
+        allowed = rules.varies.get(name) or parity.INHERENT.get(name)
         fact = judge(name, programs, read, allowed, name in rules.by_round, name in rules.ranks_apart)
         facts.append(replace(fact, name=name.replace("images", batched)))
     facts += [*passes(programs), *several_machines(programs), *interruptions(programs), *sources(programs)]
@@ -103,7 +90,7 @@ def judge(
     distinct = {value for value, _ in everything}
     if None in distinct:
         return Fact(name, values, UNKNOWN, "records of an older schema, or of code that had been changed")
-    if DISAGREE in "".join(map(str, distinct)) and not ranks_apart:
+    if parity.DISAGREE in "".join(map(str, distinct)) and not ranks_apart:
         return Fact(name, values, "differs", "the ranks of one run do not agree")
     if len(distinct) == 1:
         return Fact(name, values, "equal")
@@ -120,11 +107,10 @@ def judge(
         return Fact(name, values, "differs", "it changed from round to round")
     if allowed and same_in_groups(everything, group):
         return Fact(name, values, "inherent", why)
-    return Fact(name, values, "differs", WHY.get(name, "the programs did not get the same"))
+    return Fact(name, values, "differs", parity.WHY.get(name, "the programs did not get the same"))
 
 
 def same_in_groups(pairs: list[tuple], group: Callable) -> bool:
-    """Whether records of one group have one value. pairs: (value, record)."""
     return len({(group(record), value) for value, record in pairs}) == len({group(record) for _, record in pairs})
 
 
@@ -135,22 +121,18 @@ def said(seen: list) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} … {texts[-1]}"
 
 
-# --- lines that only some comparisons have --------------------------------------------------------------------------
-
-
 def passes(programs: Programs) -> list[Fact]:
-    """Where programs take a step in other numbers of passes (ACCUMULATE)."""
     why = "one device takes the global batch in passes where its memory is too small for it"
-    fact = judge("passes of a step", programs, lambda record: record.config.accumulate, (why, number_of_devices))
+    fact = judge("passes of a step", programs, lambda record: record.config.accumulate, (why, parity.number_of_devices))
     return [] if fact.status == "equal" else [fact]
 
 
 def sources(programs: Programs) -> list[Fact]:
     """What was trained, by its hash, where it is the user's code or text."""
     return [
-        judge(name, programs, of_facts(key))
-        for name, key in SOURCES.items()
-        if any(of_facts(key)(record) for records in programs.values() for record in records)
+        judge(name, programs, parity.of_facts(key))
+        for name, key in parity.SOURCES.items()
+        if any(parity.of_facts(key)(record) for records in programs.values() for record in records)
     ]
 
 
@@ -187,7 +169,7 @@ def interruptions(programs: Programs) -> list[Fact]:
 
 def other_options(programs: Programs, rules: Rules) -> Fact:
     """The options of the work that no fact of the table shows: a new one is among them without a line here."""
-    rest = [name for name in names_of_options(*WORK) if name not in SHOWN and name not in rules.options]
+    rest = [name for name in names_of_options(*WORK) if name not in parity.SHOWN and name not in rules.options]
 
     def given(record: Record) -> str:
         return " ".join(f"{n}={v}" for n in rest if (v := getattr(record.config, n)) != UNSET[n]) or "defaults"

@@ -37,8 +37,6 @@ class Pair:
 
 @dataclass(frozen=True)
 class Result:
-    """A suite compared by throughput."""
-
     suite: Suite
     base: str  # a label
     certificate: Certificate
@@ -53,7 +51,6 @@ class Result:
         raise KeyError((a, b))
 
     def holding(self) -> list[bool]:
-        """Of each of its pairs whether the verdict holds when all of them are judged together."""
         return stats.hold_together([pair.comparison for pair in self.pairs])
 
     def together(self) -> str:
@@ -67,7 +64,6 @@ class Result:
         return f"all {len(judged)} pairs judged together (Holm): {count - len(alone)} of {count} verdicts hold{named}"
 
     def rounds_needed(self) -> str:
-        """Of ROUNDS=auto, after how many rounds each pair had its verdict."""
         if not self.suite.looks:
             return ""
         groups = {}
@@ -148,7 +144,6 @@ def records_of(suite: Suite) -> dict[str, list]:
 
 
 def require_rounds(suite: Suite) -> None:
-    """Raise UserError when nothing of a suite can be paired."""
     if not suite.programs:
         raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
 

@@ -26,7 +26,6 @@ def save(figure, folder: Path, name: str) -> list[Path]:
 
 
 def save_all(figures: dict, folder: Path) -> list[Path]:
-    """Write a suite's figures (name -> figure) into ``folder``/pictures, each as SVG and PNG; returns their paths."""
     return [path for name, figure in figures.items() for path in save(figure, folder / "pictures", name)]
 
 

@@ -71,7 +71,6 @@ def verdict_of(found: stats.Equivalence, metric: Metric = TOP1) -> str:
 
 
 def points(value: float, metric: Metric = TOP1) -> str:
-    """A difference in the metric's unit, with its sign; ``points(-0.123)`` is '−0.12'."""
     return f"{value:+{digits(metric)}}".replace("-", "−")
 
 

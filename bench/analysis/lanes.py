@@ -41,8 +41,6 @@ Lanes = dict[str, list[list[dict]]]  # lane -> tracks, each a list of spans that
 
 @dataclass(frozen=True)
 class Panel:
-    """Steps on one scale."""
-
     title: str
     groups: dict[str, Lanes]  # by name, as "rank 0"
     end_s: float  # of the longest
@@ -105,7 +103,6 @@ def tracks(spans: list[dict]) -> list[list[dict]]:
 
 
 def rows(groups: dict[str, Lanes]) -> list[tuple[str, str, list[dict]]]:
-    """(group, lane, track) from the top of a panel down."""
     return [(group, lane, track) for group, lanes in groups.items() for lane in lanes for track in lanes[lane]]
 
 

@@ -13,7 +13,7 @@ from bench.record.view import Record
 BAR, GAP = 0.27, 0.16  # inches: a bar, and the space between two programs
 PANEL = 0.95  # inches, of memory over time
 
-# The parts of a GPU's bar: (name, source of the peak up to which it reaches, look). Each begins where the last one ends.
+# The parts of a GPU's bar: (name, source of the peak up to which it reaches, look).
 PARTS = (
     ("torch allocated (tensors)", "torch_allocated", Look(style.BLUE, "")),
     ("torch reserved, not filled", "torch_reserved", Look(style.SKY, "///")),
@@ -144,7 +144,6 @@ def draw_over_time(result):
 
 
 def source_of(records) -> str | None:
-    """The best column that every timeline has a value in."""
     devices = [device for record in records for _, device in timelines(record)]
     for source in MEMORY_ORDER:
         if devices and all(any(x is not None for x in d["timeline"].get(f"{source}_gib", [])) for d in devices):
@@ -153,7 +152,6 @@ def source_of(records) -> str | None:
 
 
 def timelines(record: Record) -> list[tuple[str, dict]]:
-    """(label, device) of all devices of a record: devices by their place, CPU processes by their rank."""
     devices = [(part, device) for part in record.samples for device in part.devices]
     found = []
     for place, (part, device) in enumerate(devices):

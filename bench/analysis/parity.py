@@ -31,7 +31,6 @@ def of_facts(*fields: str):
 
 
 def of_config(*fields: str):
-    """A reader of options that are settled before the processes start."""
     return lambda record: " ".join(str(getattr(record.config, f)) for f in fields)
 
 
@@ -54,7 +53,6 @@ def initial_weights(record: Record) -> str:
 
 
 def model(record: Record) -> str:
-    """The model's name with its sizes, and that of an example."""
     config = record.config
     sizes = [each for each in (config.layers, config.width, config.heads, config.context) if each is not None]
     return " ".join(map(str, [config.model, *(sizes or [config.image_size])]))
@@ -82,7 +80,6 @@ def memory_format(record: Record) -> str:
 
 
 def optimizer(record: Record) -> str | None:
-    """The optimizer with its settings, and whether it steps in torch's fused kernels."""
     settings = of_facts("optimizer", "momentum", "weight_decay")(record)
     fused = {bool((part.facts or {}).get("fused")) for part in record.samples}
     if settings is None or fused == {False}:
@@ -96,9 +93,6 @@ def revision(record: Record) -> str | None:
     if source:
         return source
     return None if not git or git["dirty"] else str(git["revision"])[:12]
-
-
-# --- groups: between records of one of these a fact may not differ even so ------------------------------------------
 
 
 def number_of_devices(record: Record) -> int:

@@ -53,7 +53,6 @@ def write_sentence(axes, lines: list[str], y: float, flagged: bool) -> None:
 
 
 def finish_rows(axes, rows: int, limits: tuple[float, float], xlabel: str) -> None:
-    """Rows from above that have a sentence each in the place of a tick."""
     axes.set_ylim(rows, -0.04)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)

@@ -208,9 +208,6 @@ def outliers(values: list[float]) -> list[int]:
     return [i for i, distance in enumerate(distances) if distance > limit]
 
 
-# --- equivalence ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Equivalence:
     """Whether paired series are equal within a margin fixed beforehand, in the unit of the margin."""
@@ -227,7 +224,6 @@ class Equivalence:
 
     @property
     def equivalent(self) -> bool:
-        """Whether equivalence is shown. False means that it is not, and not that a difference is."""
         return self.verdict.startswith("equivalent")
 
 
@@ -262,9 +258,6 @@ def equivalence(differences: list[float], margin: float) -> Equivalence:
     return Equivalence(n, mean, mean - half, mean + half, mean - half95, mean + half95, p, margin, word)
 
 
-# --- in words -------------------------------------------------------------------------------------------------------
-
-
 def verdict_words(
     found, name_a: str, name_b: str, counted: str, tie_margin: float, needed: int | None, unit: str
 ) -> str:  # fmt: skip
@@ -292,17 +285,12 @@ def verdict_words(
 
 
 def times(ratio: float) -> str:
-    """
-    >>> times(1.2345), times(12.3), times(723.4)
-    ('×1.23', '×12', 'over ×100')
-    """
     if ratio > 100:
         return "over ×100"
     return f"×{ratio:.2f}" if ratio < LARGE_RATIO else f"×{ratio:.0f}"
 
 
 def percent_range(low: float, high: float) -> str:
-    """Two positive fractions as one range: ``percent_range(0.0004, 0.06)`` is '<0.1–6.0 %'."""
     ends = ["<0.1" if 100 * x < 0.05 else f"{100 * x:.1f}" for x in (low, high)]
     return "–".join(dict.fromkeys(ends)) + " %"
 

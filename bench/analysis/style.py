@@ -61,8 +61,6 @@ def looks(suite) -> dict[str, Look]:
 
 @dataclass
 class Canvas:
-    """A picture with its header and footer; the body is for axes."""
-
     figure: object
     body: tuple[float, float]  # bottom and top of the body, as fractions of the height
     height: float  # inches, of the whole
@@ -96,7 +94,6 @@ def canvas(
 
 
 def axes_on(paper: Canvas, rows: int = 1, **options) -> list:
-    """Axes in the body of a canvas, one above the other. They are laid out when drawn."""
     bottom, top = paper.body
     paper.figure.set_layout_engine("constrained", rect=(0.01, bottom, 0.98, top - bottom), h_pad=0.06, hspace=0.03)
     return list(paper.figure.subplots(rows, 1, squeeze=False, **options)[:, 0])
@@ -134,7 +131,6 @@ def width_of(text: str, size: float, weight: str) -> float:
 
 
 def flag(certificate) -> str:
-    """What a picture says across its head when its modes were not compared fairly; empty when they were."""
     if certificate is None or certificate.fair:
         return ""
     return f"NOT A FAIR COMPARISON: {', '.join(fact.name for fact in certificate.differences)}"
@@ -217,7 +213,6 @@ def draw_interval(axes, low: float, high: float, y: float, limits: tuple[float, 
 
 
 def mark(axes, value: float, y: float, size: float = 11, width: float = 2) -> None:
-    """The mark of an estimate on its interval."""
     axes.plot(value, y, "|", color=BLACK, markersize=size, markeredgewidth=width)
 
 
@@ -256,7 +251,6 @@ def legend_above(axes, columns: int, handles=None) -> None:
 
 
 def held_out(metric) -> str:
-    """The name of an axis of a metric."""
     return f"{metric.label}, % of held-out" if metric.percent else f"{metric.label}, held-out"
 
 

@@ -18,8 +18,6 @@ VARIANTS = ("base", "fair", "unfair", "right", "wrong")  # in the order in which
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One arm of a study: its name in tables and pictures, and its records, one per round."""
-
     label: str
     records: list[Record]
 
@@ -34,7 +32,6 @@ class Program:
 
     @property
     def is_bound(self) -> bool:
-        """Whether it is the no-communication upper bound, and not a way to train."""
         return self.first.mode.baseline
 
     @cached_property
@@ -42,15 +39,12 @@ class Program:
         return [record.throughput for record in self.records]
 
     def overrides(self, base: "Program") -> dict:
-        """The options of work and program in which it differs from another: name -> its value."""
         options = names(*WORK, *PROGRAM)
         return {n: getattr(self.config, n) for n in options if getattr(self.config, n) != getattr(base.config, n)}
 
 
 @dataclass(frozen=True)
 class Suite:
-    """One suite's records."""
-
     id: str
     study: str
     programs: dict[str, Program]  # by label, the base first; of each only the records of ``rounds``
@@ -114,25 +108,21 @@ class Suite:
         return machine_line(max(self.records, key=lambda record: record.config.num_devices))
 
     def of_variant(self, variant: str) -> Program | None:
-        """The program with this part in the suite, as in "base" or "wrong"."""
         return next((p for p in self.programs.values() if p.config.label.variant == variant), None)
 
 
 def suites_of(records: list[Record]) -> list[Suite]:
-    """The suites with a good record among records, oldest first."""
     suites = [suite_of(name, group) for name, group in by_suite(records).items()]
     return [suite for suite in suites if suite.programs or suite.extra]
 
 
 def suites_and_others(records: list[Record]) -> tuple[list[Suite], list[Record]]:
-    """``suites_of`` records, and the records of none of these."""
     suites = suites_of(records)
     shown = {suite.id for suite in suites}
     return suites, [record for record in records if record.label.suite not in shown]
 
 
 def by_suite(records: list[Record]) -> dict[str, list[Record]]:
-    """The name of each suite, with a good record or without, and its records."""
     return group_by((record for record in records if record.label.suite), lambda record: record.label.suite)
 
 
@@ -190,6 +180,5 @@ def in_order(programs: list[Program]) -> list[Program]:
 
 
 def natural(text: str) -> list:
-    """A key by which "cap=5" comes before "cap=25"."""
     words = re.findall(r"\d+\.?\d*|\D+", text)
     return [(0, float(word), "") if word[0].isdigit() else (1, 0.0, word) for word in words]

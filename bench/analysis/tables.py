@@ -22,8 +22,6 @@ RATE = 4  # the column of the throughput in ``describe.row``
 
 @dataclass(frozen=True)
 class Grid:
-    """A table."""
-
     head: list[tuple[str, bool]]  # name, and whether its cells are numbers
     rows: list[list[str]]
     caption: str = ""
@@ -39,7 +37,6 @@ def terminal(stream=None) -> Console:
 
 
 def print_named(console: Console, name: str, text: str) -> None:
-    """``name: text``, the name in bold."""
     console.print(Text.assemble((name, "bold"), f": {text}"))
 
 
@@ -77,9 +74,6 @@ def print_table(console: Console, table: Table) -> None:
         console.out(line.rstrip())
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------
-
-
 def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     """One row per run; with ``base``, a column with the ratio of its throughput to that one's, by the median steps."""
     head, rows = runs_head(f"{records[0].workload.units}/s"), [describe.row(record) for record in records]
@@ -103,7 +97,6 @@ def single_runs_grid(records: list[Record]) -> Grid:
 
 
 def runs_head(rate: str) -> list[tuple[str, bool]]:
-    """The columns of ``describe.row``. rate: the name of the throughput's."""
     return [("mode", False), ("devices", True), ("processes\n× threads", True), ("global\nbatch", True), (rate, True),
             ("step ms\nmedian [p5–p95]", True), ("n", True), ("peak memory\nGiB per device", True)]  # fmt: skip
 
@@ -153,9 +146,6 @@ def measured_memory(records: list[Record]) -> Grid:
                if (parts := device.get("memory_parts", {}).get("gib"))]  # fmt: skip
     examples = records[0].workload.batched if records else "images"
     return memory_grid(devices, "What memory is filled with at the peak of one more step", examples=examples)
-
-
-# --- a comparison ---------------------------------------------------------------------------------------------------
 
 
 def comparison_grid(result) -> Grid:

@@ -4,11 +4,6 @@ from bench import formulas
 
 
 def span(low: float | None, high: float | None, form: str = ".3f") -> str:
-    """An interval. low, high: None where there is none.
-
-    >>> span(0.95, 1.05), span(None, None), span(1.4, 1.6, ".2f")
-    ('0.950 to 1.050', 'no interval', '1.40 to 1.60')
-    """
     return "no interval" if low is None else f"{low:{form}} to {high:{form}}"
 
 
@@ -24,8 +19,6 @@ def measured(
 
     >>> measured(64.0, 50.0, 78.0, ".0f", after=" %"), measured(1.25, None, None, ".2f", "×")
     ('64 [50 to 78] %', '×1.25')
-    >>> measured(-131.0, -500.0, 238.0, ".0f")
-    'not shown (interval wider than the value)'
     """
     if too_wide(value, low, high):
         return "not shown (interval wider than the value)"
@@ -33,22 +26,14 @@ def measured(
 
 
 def with_span(value: float | None, low: float | None, high: float | None, form: str = ".3f") -> str:
-    """A value with its interval, as far as there are any.
-
-    >>> with_span(1.0512, 1.0203, 1.083), with_span(1.25, None, None, ".2f"), with_span(None, None, None)
-    ('1.051 [1.020 to 1.083]', '1.25', '')
-    """
+    """A value with its interval, as far as there are any: '1.051 [1.020 to 1.083]', '1.25', ''."""
     if value is None:
         return ""
     return f"{value:{form}}" + ("" if low is None else f" [{span(low, high, form)}]")
 
 
 def sequence(looks: list[int], limit_minutes: float | None) -> str:
-    """By which rule a suite's rounds ended, and what its intervals are then.
-
-    >>> sequence([4, 8], 60.0)
-    'rounds until every pair has a verdict, looks after 4, 8, at most 60 min; intervals of 97.5 %: 95 % over all looks'
-    """
+    """By which rule the rounds of ROUNDS=auto end, and what its intervals are then."""
     level = 100 * formulas.confidence_per_look(0.95, len(looks))
     limit = f", at most {limit_minutes:g} min" if limit_minutes else ""
     return (

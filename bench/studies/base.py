@@ -83,8 +83,6 @@ class Study:
                 style.to_grey(figure)
         return found
 
-    # --- functions of a suite that a result.py may have ---------------------------------------------------------------
-
     def ask(self, name: str, suite, otherwise=None):
         function = getattr(self.module, name, None)
         return function(suite) if function else otherwise
@@ -101,11 +99,9 @@ class Study:
         return self.questions.get(self.about(suite), self.question)
 
     def warning(self, suite) -> str:
-        """A warning above a suite's answer."""
         return self.ask("warning", suite, "")
 
     def said(self, suite) -> list[tuple[str, str]]:
-        """What is said in addition to the answer: (heading, text)."""
         return self.ask("said_of", suite, [])
 
     def notes(self, suite) -> list[str]:

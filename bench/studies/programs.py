@@ -64,7 +64,6 @@ def passes_in_words(config: RunConfig) -> str:
 
 
 def impossible(config: RunConfig, mode: str) -> str:
-    """Why a mode cannot run on a config's machines, after its name; "" where it can."""
     info, machines = MODES[mode], config.machines
     if info.one_process and not info.max_devices and len(machines) > 1:
         return f"is one process on one machine, and these are {len(machines)}: {', '.join(m.name for m in machines)}"
@@ -96,20 +95,16 @@ def bounds_of(config: Parallel) -> list[str]:
 
 
 def own_seed(config: RunConfig, number: int) -> RunConfig:
-    """A config in round ``number``, counted from 0: every round has its own seed, the same for all programs."""
     return dataclasses.replace(config, seed=config.seed + number)
 
 
 def profiled(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """One run per mode whose last step goes through torch.profiler: the timeline of a step."""
     return {mode: dataclasses.replace(in_mode(even_threads(config), mode), profile=True) for mode in modes}
 
 
 def shown(value) -> str:
-    """The value of an option as a person would type it: ``True`` is '1', ``25.0`` is '25'."""
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def label_of(mode: str, point: dict) -> str:
-    """A program's name: the mode, and each option that it sets, as in 'ddp bucket_cap_mb=5 overlap=0'."""
     return " ".join([mode, *(f"{name}={shown(value)}" for name, value in point.items())])

@@ -175,13 +175,11 @@ class Sequence:
         return done == LOOKS[-1]
 
     def has_time(self, seconds: float) -> bool:
-        """Whether there is time for another attempt at a round that took so long."""
         now = self.clock()
         self.longest_s, self.round_began = max(self.longest_s, seconds), now
         return now - self.began + seconds <= self.limit_s
 
     def open_after(self, done: int) -> list[str]:
-        """The pairs without a verdict, by their programs."""
         pairs = self.judge(self.records).pairs
         left = [f"{pair.b} / {pair.a}" for pair in pairs if pair.comparison.verdict not in VERDICTS]
         said = f", but {', '.join(left)}" if left else ": that is enough"

@@ -26,8 +26,6 @@ ROW = 0.95  # inches, a mode's differences below its sentence
 
 @dataclass(frozen=True)
 class Row:
-    """One program against the base."""
-
     label: str
     top1: list[float]  # the workload's first metric as it is shown, after the last epoch, one per seed
     best: float  # of any epoch of any seed
@@ -49,8 +47,6 @@ class Row:
 
 @dataclass(frozen=True)
 class AccuracyResult:
-    """A suite compared."""
-
     suite: Suite
     base: str
     certificate: Certificate

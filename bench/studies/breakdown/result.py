@@ -50,9 +50,6 @@ def answer(result: Result) -> list[str]:
     return lines
 
 
-# --- the timed steps ------------------------------------------------------------------------------------------------
-
-
 def bare_of(suite: Suite, program: Program) -> Program | None:
     """The same program without its gradient exchange."""
     return next((p for p in suite.programs.values() if p.overrides(program) == {"sync": False}), None)
@@ -112,9 +109,6 @@ def phases_of(step_time_s: list[float], data_wait_s: list[float], phase_time_s: 
     found["data wait"] = min(left, statistics.fmean(data_wait_s))
     found["other"] = left - found["data wait"]
     return found
-
-
-# --- profiled runs --------------------------------------------------------------------------------------------------
 
 
 def latest(suite: Suite) -> dict[str, Record]:
@@ -195,7 +189,6 @@ def draw_phases(axes, suite) -> None:
 
 
 def draw_exposed(axes, suite, exposed: dict) -> None:
-    """All bars and all rounds are on the axis, and a little below 0 for intervals."""
     longest = max(step_ms(record) for program in suite.programs.values() for record in program.records)
     rounds = [x for each, *_ in exposed.values() for x in each]
     lows = [low for _, _, low, _ in exposed.values() if low is not None]

@@ -30,7 +30,6 @@ def capital(option: str) -> str:
 
 
 def heading_of(suite: Suite) -> str:
-    """The heading; the labels of programs that were chosen are in every table."""
     return "Comparison of chosen programs" if about(suite) else "Comparison"
 
 
@@ -45,7 +44,6 @@ def answer(result: Result) -> list[str]:
 
 @style.styled
 def draw_ratios(result):
-    """Every pair of programs: ratio of throughput, right of 1 where the second is faster."""
     bounds = [program.label for program in result.suite.programs.values() if program.is_bound]
     more = (f"{' and '.join(bounds)}: the upper bound without communication, not a way to train.",) if bounds else ()
     return ratio_figure.draw_pairs(result, result.pairs, "How much faster? Every pair, every round", more)
@@ -53,7 +51,6 @@ def draw_ratios(result):
 
 @style.styled
 def draw_throughput(result):
-    """A bar for each program with its rounds on it, outliers ringed, and its mean written behind."""
     suite, looks = result.suite, style.looks(result.suite)
     key = "Bar: geometric mean of the rounds. Dot: one round"
     key += "; ringed: an outlier, counted like the rest." if any(result.outliers.values()) else "."

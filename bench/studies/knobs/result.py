@@ -63,7 +63,6 @@ def base_words(base: Program) -> str:
 
 
 def chance(suite: Suite) -> list[str]:
-    """How many settings were compared, and what chance does then; nothing where there is no interval."""
     count = len(settings_of(suite)[1])
     if not count or suite.disturbed or suite.n < stats.FEWEST_ROUNDS:
         return []
@@ -108,7 +107,6 @@ def draw(result):
 
 
 def grid_of(suite) -> tuple[list[str], dict[tuple, str]]:
-    """The two knobs that were swept together, and (value, value) -> label; no names where none were."""
     base, settings = settings_of(suite)
     axes, found = sorted(base.first.mode.sweep), {}
     for label, knobs in settings.items():
@@ -139,7 +137,6 @@ def panels_of(suite) -> list[tuple]:
 
 
 def in_order(value: str) -> tuple:
-    """A key that sorts numbers by size, then words."""
     try:
         return 0, float(value), ""
     except ValueError:

@@ -36,8 +36,6 @@ HEADS = [("figure", False), ("right", True), ("wrong", True), ("wrong − right,
 
 @dataclass(frozen=True)
 class Row:
-    """A measure of both versions, one value per seed."""
-
     measure: Measure
     right: list[float]
     wrong: list[float]
@@ -83,8 +81,6 @@ class Row:
 
 @dataclass(frozen=True)
 class LabResult:
-    """A lab's suite compared."""
-
     suite: Suite
     mistake: Mistake
     certificate: Certificate
@@ -99,9 +95,6 @@ class LabResult:
     @property
     def found(self) -> bool:
         return any(finding.name == self.mistake.name for finding in self.findings["wrong"])
-
-
-# --- what a suite is about ------------------------------------------------------------------------------------------
 
 
 def mistake_of(suite: Suite) -> Mistake | None:
@@ -145,9 +138,6 @@ def said_of(suite: Suite) -> list[tuple[str, str]]:
             ("Remedy", mistake.remedy)]  # fmt: skip
 
 
-# --- the comparison -------------------------------------------------------------------------------------------------
-
-
 def compare(suite: Suite) -> LabResult:
     """Compare the two versions of a lab. Raises UserError without a whole round or the primary measure of every run."""
     require_rounds(suite)
@@ -177,7 +167,6 @@ def compare(suite: Suite) -> LabResult:
 
 
 def row_of(measure: Measure, right: list[Record], wrong: list[Record]) -> Row | None:
-    """A measure over the seeds; None where any run does not have it."""
     a, b = ([measure.read(record, record.observed) for record in records] for records in (right, wrong))
     if None in a or None in b:
         return None
@@ -195,9 +184,6 @@ def row_of(measure: Measure, right: list[Record], wrong: list[Record]) -> Row | 
 def findings_of(records: list[Record]) -> list[Finding]:
     by_name = {finding.name: finding for record in reversed(records) for finding in find(observed_of(record))}
     return sorted(by_name.values(), key=lambda finding: [*MISTAKES, finding.name].index(finding.name))
-
-
-# --- in words and tables --------------------------------------------------------------------------------------------
 
 
 def answer(result: LabResult) -> list[str]:
@@ -234,7 +220,6 @@ def files_of(records: list[Record]) -> dict[str, int]:
 
 
 def places(records: list[Record]) -> list[str]:
-    """Where the ranks of runs that hung were, and how long it took to find that; empty where none did."""
     ended = [record.failure for record in records if record.failure]
     if not ended:
         return []
@@ -293,7 +278,6 @@ def bar_style(look: Look) -> dict:
 
 
 def draw_bars(axes, result, row) -> None:
-    """A measure: a bar for each version, a dot for each seed, the mean written behind."""
     for y, (side, values) in enumerate({"right": row.right, "wrong": row.wrong}.items()):
         axes.barh(y, statistics.fmean(values), 0.6, **bar_style(LOOKS[side]))
         style.draw_dots(axes, values, y, 0.15)

@@ -73,7 +73,6 @@ def configured(console, asked: RunConfig, mistake: Mistake) -> RunConfig:
 
 
 def with_weights(console, config: RunConfig) -> RunConfig:
-    """The config with a PRETRAINED file, made by a short training."""
     from bench.launch.launcher import launch
     from bench.launch.progress_bar import LiveProgress
 

@@ -20,7 +20,6 @@ def pairs_of(result: Result) -> list[Pair]:
 
 
 def changed(suite: Suite) -> list[str]:
-    """The options in which the fair and the unfair program differ; none for the control."""
     fair, unfair = (suite.of_variant(variant) for variant in VARIANTS[1:])
     return list(unfair.overrides(fair)) if fair and unfair else []
 

@@ -24,7 +24,6 @@ def compare(suite: Suite) -> Result:
 
 
 def series(result: Result) -> dict[str, dict[int, Program]]:
-    """Mode -> number of devices -> its program."""
     found = {}
     for program in result.suite.programs.values():
         found.setdefault(program.config.mode, {})[program.config.num_devices] = program
@@ -33,12 +32,10 @@ def series(result: Result) -> dict[str, dict[int, Program]]:
 
 def throughput(result: Result, program: Program) -> tuple:
     """(geometric mean, low, high) of a program's throughput, examples per second; low and high None with one round."""
-    one = stats.compare_rounds([1.0] * len(program.throughputs), program.throughputs)
-    return one.ratio, one.low, one.high
+    return stats.interval([1.0] * len(program.throughputs), program.throughputs, 0.95)
 
 
 def speedup(result: Result, program: Program) -> tuple:
-    """Throughput over the base's, paired by round: (ratio, low, high)."""
     if program.label == result.base:
         return 1.0, None, None
     both = comparison.compare(result.suite, result.base, program.label)
@@ -93,7 +90,6 @@ def draw(result):
 
 
 def place(count: int, counts: list[int]) -> float:
-    """Where a number of devices is on the axis: to scale, or by doublings where there are many."""
     return float(count) if max(counts) <= LINEAR_UP_TO else math.log2(count)
 
 

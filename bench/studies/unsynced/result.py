@@ -39,8 +39,6 @@ ON_IMAGENET = (
 
 @dataclass(frozen=True)
 class Model:
-    """One model that the runs of a program leave behind."""
-
     program: Program
     name: str
     top1: list[float]  # the workload's first metric as it is shown, one per seed
@@ -60,8 +58,6 @@ class Model:
 
 @dataclass(frozen=True)
 class DivergenceCurve:
-    """How far apart the replicas of a program were."""
-
     program: Program
     start: list[float]  # one per seed
     end: list[float]
@@ -85,8 +81,6 @@ class DivergenceCurve:
 
 @dataclass(frozen=True)
 class UnsyncedResult:
-    """A suite compared."""
-
     suite: Suite
     certificate: Certificate
     models: list[Model]  # by program, rank 0's first
@@ -99,9 +93,6 @@ class UnsyncedResult:
     @property
     def compared(self) -> list[Model]:
         return [model for model in self.models if model.base]
-
-
-# --- the comparison -------------------------------------------------------------------------------------------------
 
 
 def compare(suite: Suite) -> UnsyncedResult:
@@ -177,9 +168,6 @@ def deviation_of(replicas: dict) -> float:
     return max(deviations)
 
 
-# --- in words and tables --------------------------------------------------------------------------------------------
-
-
 def answer(result: UnsyncedResult) -> list[str]:
     first = [model for model in result.compared if model.name == MAIN]
     others = [model for model in result.compared if model.name != MAIN]
@@ -191,7 +179,6 @@ def answer(result: UnsyncedResult) -> list[str]:
 
 
 def quoted(suite: Suite, models: list[Model]) -> list[str]:
-    """Where a loss of the quoted size appears in these runs, and where it does not."""
     found = {}
     for model in models:
         if not model.program.config.init_sync:
@@ -216,11 +203,6 @@ def loss_of(found: stats.Equivalence) -> str:
 
 
 def percent(deviation: float) -> str:
-    """A relative deviation in words; the records hold seven digits.
-
-    >>> percent(0.0123), percent(3e-8)
-    ('1.2 %', 'below 0.0001 %')
-    """
     return "below 0.0001 %" if deviation < 1e-6 else f"{100 * deviation:.2g} %"
 
 
@@ -275,7 +257,6 @@ def draw_distance(result):
 
 
 def draw_distances(axes, result) -> None:
-    """Root mean square distance over pairs of ranks, of all parameters."""
     looks = looks_of(result)
     for each in result.apart:
         seeds = [replicas_of(record) for record in each.program.records]
@@ -356,7 +337,6 @@ def draw_pairs(result):
 
 
 def draw_seeds(axes, result, models: list) -> None:
-    """The seeds of one program. models: those of one program, all compared with the same one."""
     base = next(model for model in result.models if (model.program.label, model.name) == (models[0].base, MAIN))
     columns = [base.top1, *(model.top1 for model in models)]
     look, level = looks_of(result)[models[0].program.label], statistics.fmean(base.top1)
@@ -373,7 +353,6 @@ def draw_seeds(axes, result, models: list) -> None:
 
 
 def looks_of(result) -> dict:
-    """The look of each program: the first of a mode has the mode's, the further ones spare ones."""
     found, seen, spare = {}, set(), itertools.cycle([*style.SPARE[:2], *(MODES[mode].look for mode in UPPER_BOUNDS)])
     for label, look in style.looks(result.suite).items():
         found[label] = next(spare) if look in seen else look

@@ -69,7 +69,6 @@ def replicas_of(record: Record) -> dict:
 
 
 def ranks_of(record: Record) -> list[list[float]]:
-    """The workload's first metric of every rank's own model, after each epoch."""
     return replicas_of(record)[f"ranks_{record.workload.metrics[0].key}"]
 
 
