@@ -88,15 +88,11 @@ class Result:
         return lines or [f"{best} alone was run: nothing to compare"]
 
 
-def compare_suite(
-    suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None = None, all_pairs: bool = True
-) -> Result:
-    """Compare the programs of a suite. base: a label; the first one otherwise. all_pairs: not only those with the base.
-    Raises UserError without a whole round, and for records of different workloads."""
-    require_rounds(suite)
-    require_one_workload(suite, rules)
-    base = base or next(iter(suite.programs))
-    order = [base, *(label for label in suite.programs if label != base)]
+def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, all_pairs: bool = True) -> Result:
+    """Compare the programs of a suite by throughput. all_pairs: not only those with the first one, the base. Raises
+    UserError without a whole round, and for records of different workloads."""
+    require_comparable(suite, rules)
+    base, *_ = order = list(suite.programs)
     judged = itertools.combinations(order, 2) if all_pairs else itertools.product([base], order[1:])
     pairs = [compare_pair(suite, a, b, rules) for a, b in judged]
     outliers = {}
@@ -131,10 +127,10 @@ def settled(a: Program, b: Program, found: stats.Comparison) -> int | None:
     if found.verdict == "disturbed":
         return None
     rounds, looks, since = found.n, b.first.looks, None
-    level = formulas.confidence_per_look(found.confidence, len(looks) or 1)
+    level = formulas.confidence_per_look(stats.CONFIDENCE, len(looks) or 1)
     for n in [*(n for n in looks if n < rounds), rounds]:
         _, low, high = stats.interval(a.throughputs[:n], b.throughputs[:n], level)
-        word = stats.verdict(low, high, found.tie_margin)
+        word = stats.verdict(low, high, stats.TIE_MARGIN)
         since = (since or n) if word in stats.VERDICTS else None
     return since
 
@@ -143,13 +139,11 @@ def records_of(suite: Suite) -> dict[str, list]:
     return {program.label: program.records for program in suite.programs.values()}
 
 
-def require_rounds(suite: Suite) -> None:
+def require_comparable(suite: Suite, rules: Rules) -> None:
+    """Raise UserError when nothing of a suite can be paired, and naming the options of the model and of what is
+    computed in which its records differ."""
     if not suite.programs:
         raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
-
-
-def require_one_workload(suite: Suite, rules: Rules) -> None:
-    """Raise UserError naming the options of the model and of what is computed in which a suite's records differ."""
     defining = [*names(Model), "data", "image_size", "epochs", "optimizer", "precision", "device"]
     seen = {name: sorted({str(getattr(record.config, name)) for record in suite.counted}) for name in defining}
     seen["network"] = sorted({record.network or "not named" for record in suite.counted})

@@ -28,6 +28,12 @@ def mean_of(values: list[float]) -> tuple[float, float | None, float | None]:
     return formulas.mean_interval(values, stats.t_quantile(len(values) - 1, 0.95))
 
 
+def paired(values: list[float], others: list[float], metric: Metric) -> tuple[list[float], stats.Equivalence]:
+    """Differences by seed, and whether they are within the metric's margin."""
+    differences = [mine - other for mine, other in zip(values, others, strict=True)]
+    return differences, stats.equivalence(differences, metric.margin)
+
+
 def words_of(name: str, base: str, found: stats.Equivalence, metric: Metric = TOP1) -> str:
     mean = f"{points(found.mean_difference, metric)} {unit_of(metric)}"
     if found.low is None:

@@ -150,7 +150,7 @@ FACTS = {
 SOURCES = {"source of the model": "model_source_sha256", "source of the data": "data_source_sha256",
            "text": "data_sha256"}  # fmt: skip
 
-# The options whose effect the facts show. Data and image size are of one workload (comparison.require_one_workload).
+# The options whose effect the facts show. Data and image size are of one workload (comparison.require_comparable).
 SHOWN = {
     "per_device_batch", "accumulate", "epochs", "seed", "data", "model", "image_size", "norm", "optimizer", "momentum",
     "nesterov", "weight_decay", "fused", "lr", "lr_batch", "schedule", "schedule_epochs", "schedule_factor",

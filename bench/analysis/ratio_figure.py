@@ -4,7 +4,7 @@ A dot is one round's ratio; rounds that are far from the rest have a ring and co
 """
 
 from bench.analysis import style
-from bench.analysis.stats import FEWEST_ROUNDS
+from bench.analysis.stats import CONFIDENCE, FEWEST_ROUNDS, TIE_MARGIN
 from bench.formulas import confidence_per_look
 
 SENTENCE = 0.17  # inches, a line of a row's sentence
@@ -15,21 +15,20 @@ SENTENCE_SIZE, SENTENCE_WIDTH = style.SMALL + 0.5, style.WIDTH - 0.35
 def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
     """A row per pair: its sentence, its rounds as dots, its interval as a bar with a mark at the estimate."""
     suite = result.suite
-    margin = pairs[0].comparison.tie_margin if pairs else 0.02
-    level = 100 * confidence_per_look(0.95, len(suite.looks) or 1)
+    level = 100 * confidence_per_look(CONFIDENCE, len(suite.looks) or 1)
     bar = f"; the bar is Student's {level:g} % interval of the paired ratios (arrow: it goes on). "
     key = (
         "Each dot is a round"
         + (", ringed where that round was an outlier (it counts all the same)" if any(result.outliers.values()) else "")
         + (bar if suite.n >= FEWEST_ROUNDS else ". ")
-        + f"Grey band: a tie, within ±{100 * margin:g} %."
+        + f"Grey band: a tie, within ±{100 * TIE_MARGIN:g} %."
     )
     sentences = [style.wrapped(words_of(pair), SENTENCE_SIZE, SENTENCE_WIDTH) for pair in pairs]
     height = PLOT + SENTENCE * max(map(len, sentences), default=1)
     figure, (axes,) = style.panels(result, title, [height * max(1, len(pairs))], 0.75, (key, *more))
-    axes.axvspan(1 / (1 + margin), 1 + margin, color=style.PALE, alpha=0.7, linewidth=0)
+    axes.axvspan(1 / (1 + TIE_MARGIN), 1 + TIE_MARGIN, color=style.PALE, alpha=0.7, linewidth=0)
     axes.axvline(1, color=style.BLACK, linewidth=1)
-    dots = [1 / (1 + margin), 1 + margin, *(ratio for pair in pairs for ratio in ratios_of(suite, pair))]
+    dots = [1 / (1 + TIE_MARGIN), 1 + TIE_MARGIN, *(ratio for pair in pairs for ratio in ratios_of(suite, pair))]
     ends = [x for pair in pairs for x in (pair.comparison.low, pair.comparison.high) if x is not None]
     low, high = style.limits_with(dots, ends)
     looks, limits = style.looks(suite), (max(0.0, low), high)

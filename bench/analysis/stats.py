@@ -14,6 +14,8 @@ from bench import formulas
 EXACT_ROUNDS = 16  # up to here all 2**n sign patterns are tried; 2**16 = 65536
 RANDOM_FLIPS = 20_000  # beyond: the standard error of a p of 0.05 is then 0.0015
 FLIP_SEED = 0
+TIE_MARGIN = 0.02  # a tie is within ±2 %
+CONFIDENCE = 0.95  # of a verdict; over all looks, where the rounds went on until there was one
 LARGE_DF = 200  # for planning, t stays as it is from here on: 1.972, on its way to 1.960
 ROBUST_DEVIATIONS = 3 * 1.4826  # × the median absolute deviation: three standard deviations of a normal distribution
 VERDICTS = ("faster", "slower", "tie")
@@ -43,40 +45,32 @@ class Comparison:
     p_tie: float  # of "as large as the margin", both sides: below 5 % where the 95 % interval is inside the margin
     verdict: str  # faster | slower | tie | no difference | inconclusive | preview | disturbed
     rounds_needed: int | None  # only when inconclusive
-    tie_margin: float
-    confidence: float  # over all looks, where the rounds went on until there was a verdict
 
     def sentence(self, name_a: str, name_b: str) -> str:
-        return verdict_words(self, name_a, name_b, f"n = {self.n}", self.tie_margin, self.rounds_needed, "rounds")
+        return verdict_words(self, name_a, name_b, f"n = {self.n}", TIE_MARGIN, self.rounds_needed, "rounds")
 
 
-def compare_rounds(
-    a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95, looks: int = 1,
-    disturbed: bool = False,
-) -> Comparison:  # fmt: skip
+def compare_rounds(a: list[float], b: list[float], looks: int = 1, disturbed: bool = False) -> Comparison:
     """Compare mode b with mode a: throughputs of the same rounds in the same order, in any one unit.
 
     The signed-rank interval and the sign-flip p are checks that need only noise symmetric about its centre. looks: the
     planned number of times at which the rounds could have ended by what was seen; intervals and p values hold over all
     of them (``formulas.confidence_per_look``). disturbed: a run of the suite was, so there is no verdict. Raises
-    ValueError on unequal lengths, no round at all, a value that is not positive and finite, tie_margin <= 0, or a
-    confidence outside (0, 1).
+    ValueError on unequal lengths, no round at all, or a value that is not positive and finite.
     """
     if len(a) != len(b) or not a:
         raise ValueError(f"rounds are compared in pairs, got {len(a)} and {len(b)}")
     if wrong := [x for x in [*a, *b] if not 0 < x < math.inf]:
         raise ValueError(f"throughputs must be positive and finite, got {wrong[0]}")
-    if not tie_margin > 0 or not 0 < confidence < 1:
-        raise ValueError(f"need tie_margin > 0 and 0 < confidence < 1, got {tie_margin} and {confidence}")
     n, d = len(a), [math.log(y / x) for x, y in zip(a, b, strict=True)]
-    level = formulas.confidence_per_look(confidence, looks)
+    level = formulas.confidence_per_look(CONFIDENCE, looks)
     ratio, low, high = interval(a, b, level)
     depth, _ = signed_rank_depth(n, level)
     hl = [None if x is None else math.exp(x) for x in formulas.hodges_lehmann(d, depth)]
-    word = "disturbed" if disturbed else verdict(low, high, tie_margin)
-    p = [min(1.0, looks * x) for x in (sign_flip_p(d), *student_p(d, tie_margin))]
-    needed = rounds_needed(d, tie_margin, level) if word == "inconclusive" else None
-    return Comparison(n, ratio, low, high, *hl, *p, word, needed, tie_margin, confidence)
+    word = "disturbed" if disturbed else verdict(low, high, TIE_MARGIN)
+    p = [min(1.0, looks * x) for x in (sign_flip_p(d), *student_p(d, TIE_MARGIN))]
+    needed = rounds_needed(d, TIE_MARGIN, level) if word == "inconclusive" else None
+    return Comparison(n, ratio, low, high, *hl, *p, word, needed)
 
 
 def interval(a: list[float], b: list[float], confidence: float) -> tuple[float, float | None, float | None]:
@@ -190,7 +184,7 @@ def hold_together(found: list[Comparison]) -> list[bool]:
     differences = formulas.holm([each.p_difference for each in found])
     ties = formulas.holm([each.p_tie for each in found])
     judged = {"faster": differences, "slower": differences, "tie": ties}
-    return [each.verdict in judged and judged[each.verdict][i] <= 1 - each.confidence for i, each in enumerate(found)]
+    return [each.verdict in judged and judged[each.verdict][i] <= 1 - CONFIDENCE for i, each in enumerate(found)]
 
 
 def outliers(values: list[float]) -> list[int]:

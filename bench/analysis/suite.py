@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench.config.modes import MODES
 from bench.config.options import PROGRAM, WORK, RunConfig, names
+from bench.config.workloads import Metric
 from bench.record.describe import machine_line
 from bench.record.disturbance import in_words, worst
 from bench.record.view import Record
@@ -97,6 +98,11 @@ class Suite:
     @property
     def seeded(self) -> bool:
         return len({record.config.seed for record in self.counted}) > 1
+
+    @property
+    def metric(self) -> Metric:
+        """The first of its workload, which accuracies are compared by."""
+        return self.first.workload.metrics[0]
 
     @property
     def units(self) -> str:

@@ -154,8 +154,8 @@ def comparison_grid(result) -> Grid:
             (f"× {result.base}\n[95 % interval]{flag}", True), ("Hodges–Lehmann", True), ("verdict", False),
             ("n", True)]  # fmt: skip
     rows = []
-    for label in [result.base, *(p for p in result.suite.programs if p != result.base)]:
-        values = result.suite.programs[label].throughputs
+    for label, program in result.suite.programs.items():
+        values = program.throughputs
         cells = ["1", "", "base"]
         if label != result.base:
             pair = result.pair(result.base, label)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.analysis import stats, words
 from bench.analysis.certificate import NOTHING_VARIES
-from bench.analysis.comparison import compare_pair, require_one_workload
+from bench.analysis.comparison import compare_pair, require_comparable
 from bench.analysis.parity import revision
 from bench.analysis.suite import Program, Suite, suites_of
 from bench.analysis.tables import Grid
@@ -111,7 +111,7 @@ def why_not_counted(suite: Suite, base: Program | None) -> str:
     if suite.n < QUALIFYING_ROUNDS:
         return f"{suite.n} whole rounds, and {QUALIFYING_ROUNDS} are needed"
     try:
-        require_one_workload(suite, NOTHING_VARIES)
+        require_comparable(suite, NOTHING_VARIES)
     except UserError as error:
         return str(error).removeprefix(f"suite {suite.id} ")
     return ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bench.analysis import equivalence, ratio_figure, stats, style
 from bench.analysis.certificate import Certificate, certify
-from bench.analysis.comparison import records_of, require_one_workload, require_rounds
+from bench.analysis.comparison import records_of, require_comparable
 from bench.analysis.equivalence import margin_words, words_of
 from bench.analysis.suite import Program, Suite
 from bench.analysis.tables import Grid
@@ -53,16 +53,11 @@ class AccuracyResult:
     rows: list[Row]  # the base first
     target: float | None  # of the metric, as it was given
 
-    @property
-    def metric(self) -> Metric:
-        return self.suite.first.workload.metrics[0]
-
 
 def compare(suite: Suite) -> AccuracyResult:
     """Compare the programs of an accuracy suite, paired by seed. Raises UserError without a whole round, for records of
     different workloads, and for one that was not validated."""
-    require_rounds(suite)
-    require_one_workload(suite, RULES)
+    require_comparable(suite, RULES)
     for record in suite.records:
         if record.top1 is None:
             raise UserError(f"suite {suite.id}: {record.run_id} was not validated: there is no accuracy to compare")
@@ -75,13 +70,13 @@ def compare(suite: Suite) -> AccuracyResult:
 def row_of(program: Program, base: Program) -> Row:
     metric = program.first.workload.metrics[0]
     top1, others = ([metric.shown(record.top1) for record in side.records] for side in (program, base))
-    differences = [] if program is base else [mine - other for mine, other in zip(top1, others, strict=True)]
+    differences, found = ([], None) if program is base else equivalence.paired(top1, others, metric)
     return Row(
         program.label,
         top1,
         metric.shown(metric.best(record.accuracy[f"best_{metric.key}"] for record in program.records)),
         [record.accuracy.get("time_to_accuracy_s") for record in program.records],
-        stats.equivalence(differences, metric.margin) if differences else None,
+        found,
         differences,
         certify({side.label: side.records for side in (base, program)}, RULES),
     )
@@ -90,16 +85,16 @@ def row_of(program: Program, base: Program) -> Row:
 def answer(result: AccuracyResult) -> list[str]:
     found = []
     for row in result.rows[1:]:
-        said = words_of(row.label, result.base, row.against_base, result.metric)
+        said = words_of(row.label, result.base, row.against_base, result.suite.metric)
         found.append(said if row.certificate.fair else f"{said}; {row.certificate.sentence()}")
     if not found:
         return [f"{result.base} alone was run: nothing to compare"]
     meaning = '"Not shown" says that n is too small to tell, and not that there is a difference.'
-    return [*found, f"Margin, fixed before the runs: {margin_words(result.metric)}. {meaning}"]
+    return [*found, f"Margin, fixed before the runs: {margin_words(result.suite.metric)}. {meaning}"]
 
 
 def summary(result: AccuracyResult) -> list[Grid]:
-    where, metric = "CPU" if result.suite.device == "cpu" else "GPU", result.metric
+    where, metric = "CPU" if result.suite.device == "cpu" else "GPU", result.suite.metric
     target = "target" if result.target is None else target_words(metric, result.target)
     value, *against = equivalence.heads(metric, result.base)
     heads = [
@@ -111,7 +106,7 @@ def summary(result: AccuracyResult) -> list[Grid]:
 
 
 def cells(result: AccuracyResult, row: Row) -> list[str]:
-    n, metric, digits = len(row.top1), result.metric, equivalence.digits(result.metric)
+    n, metric, digits = len(row.top1), result.suite.metric, equivalence.digits(result.suite.metric)
     reached, time = "no target", ""
     if result.target is not None:
         reached = f"{row.reached} of {n}"
@@ -136,11 +131,11 @@ def draw(result):
     others = result.rows[1:]
     key = "Above: thick is the mean over seeds, thin each seed. "
     if others:
-        key += f"Below: a dot is a seed, its {result.metric.label} after the last epoch less {result.base}'s. "
+        key += f"Below: a dot is a seed, its {result.suite.metric.label} after the last epoch less {result.base}'s. "
     if others and result.suite.n > 1:
         key += "Bar: Student's 95 % interval of the mean; black line in it: 90 %, which decides on equivalence. "
     if others:
-        key += f"Grey band: the margin, {margin_words(result.metric)}, fixed before the runs."
+        key += f"Grey band: the margin, {margin_words(result.suite.metric)}, fixed before the runs."
     heights = [CURVES, ROW * len(others) + 0.5] if others else [CURVES]
     figure, axes = style.panels(result, "Do all modes learn the same? Every seed", heights, 0.4, [key])
     draw_curves(axes[0], result)
@@ -150,7 +145,7 @@ def draw(result):
 
 
 def draw_curves(axes, result) -> None:
-    suite, looks, metric = result.suite, style.looks(result.suite), result.metric
+    suite, looks, metric = result.suite, style.looks(result.suite), result.suite.metric
     for label, look in looks.items():
         seeds = [[metric.shown(row[metric.key]) for row in record.epochs] for record in suite.programs[label].records]
         epochs = range(1, len(seeds[0]) + 1)
@@ -169,7 +164,7 @@ def draw_curves(axes, result) -> None:
 
 
 def draw_differences(axes, result, rows: list) -> None:
-    looks, margin = style.looks(result.suite), result.metric.margin
+    looks, margin = style.looks(result.suite), result.suite.metric.margin
     axes.axvspan(-margin, margin, color=style.PALE, alpha=0.7, linewidth=0)
     axes.axvline(0, color=style.BLACK, linewidth=1)
     dots = [-1.1 * margin, 1.1 * margin, *(x for row in rows for x in row.differences)]
@@ -177,7 +172,7 @@ def draw_differences(axes, result, rows: list) -> None:
     limits = style.limits_with(dots, ends)
     for y, row in enumerate(rows):
         found, look = row.against_base, looks[row.label]
-        text = words_of(row.label, result.base, found, result.metric)
+        text = words_of(row.label, result.base, found, result.suite.metric)
         lines = style.wrapped(text, ratio_figure.SENTENCE_SIZE, SENTENCE_WIDTH)
         ratio_figure.write_sentence(axes, lines, y + 0.05, not row.certificate.fair)
         style.draw_dots(axes, row.differences, y + 0.66, 0.05, look)
@@ -188,8 +183,8 @@ def draw_differences(axes, result, rows: list) -> None:
         style.mark(axes, found.mean_difference, y + 0.86)
         if y:
             axes.axhline(y, color=style.PALE, linewidth=1)
-    better = "right" if result.metric.better == "up" else "left"
-    xlabel = f"{result.metric.points} less {result.base}'s: {better} of 0 is better"
+    better = "right" if result.suite.metric.better == "up" else "left"
+    xlabel = f"{result.suite.metric.points} less {result.base}'s: {better} of 0 is better"
     ratio_figure.finish_rows(axes, len(rows), limits, xlabel)
 
 

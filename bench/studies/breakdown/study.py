@@ -12,7 +12,6 @@ from bench.studies.base import Flags, Plan, Study
 from bench.studies.prepare import prepare_modes, refuse
 from bench.studies.programs import MODES_FLAG, even_threads, in_mode, modes_of, profiled
 
-BARE = "no_sync"  # what the label of a program without the exchange of gradients adds to its mode
 RULES = Rules({"gradient": ("a run without exchange shows what the exchange costs", options("sync"))})
 
 
@@ -26,7 +25,7 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     """Every mode, and the same without its gradient exchange: the difference is the communication that is exposed."""
     runs = {mode: in_mode(even_threads(config), mode) for mode in modes}
     silent = [mode for mode in modes if "sync" in MODES[mode].knobs]
-    return runs | {f"{mode} {BARE}": dataclasses.replace(runs[mode], sync=False) for mode in silent}
+    return runs | {f"{mode} no_sync": dataclasses.replace(runs[mode], sync=False) for mode in silent}
 
 
 BREAKDOWN = Study(

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from bench import formulas
 from bench.analysis import stats, style
 from bench.analysis.certificate import Certificate, Rules, certify
-from bench.analysis.comparison import records_of, require_one_workload, require_rounds
+from bench.analysis.comparison import records_of, require_comparable
 from bench.analysis.parity import program
 from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
 from bench.config.fields import in_words
 from bench.config.modes import Look
-from bench.config.options import FIELDS, RunConfig
+from bench.config.options import FIELDS
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Finding, Mistake, find
 from bench.mistakes.measures import Measure, ranks_metric
@@ -92,24 +92,16 @@ class LabResult:
     def n(self) -> int:
         return len(self.records["right"])
 
-    @property
-    def found(self) -> bool:
-        return any(finding.name == self.mistake.name for finding in self.findings["wrong"])
-
 
 def mistake_of(suite: Suite) -> Mistake | None:
     """The mistake that the wrong version has and the right one has not; also of a suite whose runs failed."""
-    configs = []
-    for variant in VARIANTS:
+
+    def has(variant: str, mistake: Mistake) -> bool:
         arm = suite.of_variant(variant)
         records = arm.records if arm else [r for r in suite.failed if r.label.variant == variant]
-        configs.append(records[0].config if records else None)
-    right, wrong = configs
-    return next((m for m in MISTAKES.values() if has(wrong, m) and not has(right, m)), None)
+        return bool(records) and all(getattr(records[0].config, n) == value for n, value in mistake.wrong.items())
 
-
-def has(config: RunConfig | None, mistake: Mistake) -> bool:
-    return config is not None and all(getattr(config, name) == value for name, value in mistake.wrong.items())
+    return next((m for m in MISTAKES.values() if has("wrong", m) and not has("right", m)), None)
 
 
 def about(suite: Suite) -> str:
@@ -123,11 +115,9 @@ def heading_of(suite: Suite) -> str:
 
 
 def warning(suite: Suite) -> str:
-    mistake = mistake_of(suite)
-    if mistake is None:
-        return ""
-    switch = " ".join(in_words(f, mistake.wrong[f.name]) for f in FIELDS.values() if f.name in mistake.wrong)
-    return f"Made on purpose, in the wrong version alone: {switch}"
+    wrong = mistake.wrong if (mistake := mistake_of(suite)) else {}
+    switch = " ".join(in_words(f, wrong[f.name]) for f in FIELDS.values() if f.name in wrong)
+    return f"Made on purpose, only in the wrong version: {switch}" if wrong else ""
 
 
 def said_of(suite: Suite) -> list[tuple[str, str]]:
@@ -140,14 +130,14 @@ def said_of(suite: Suite) -> list[tuple[str, str]]:
 
 def compare(suite: Suite) -> LabResult:
     """Compare the two versions of a lab. Raises UserError without a whole round or the primary measure of every run."""
-    require_rounds(suite)
     mistake = mistake_of(suite)
     if mistake is None:
+        require_comparable(suite, Rules())
         raise UserError(f"suite {suite.id} is of no known mistake: it has the programs {', '.join(suite.programs)}")
     changes = mistake.lab.changes  # what the mistake itself changes is not unfair
     varies = dict.fromkeys(changes, ("it is what the mistake changes", program))
     rules = Rules(varies, OF_THE_SEED, ranks_apart=changes, options=mistake.lab.varies, mistakes=True)
-    require_one_workload(suite, rules)
+    require_comparable(suite, rules)
     arms = [suite.of_variant(variant) for variant in VARIANTS]
     right, wrong = (arm.records if arm else [] for arm in arms)
     ended = {r.label.round: r for r in suite.failed if r.label.variant == "wrong" and r.failed_on_purpose}
@@ -161,7 +151,10 @@ def compare(suite: Suite) -> LabResult:
     primary, *others = [row_of(measure, right, wrong) for measure in measures]
     if primary is None:
         raise UserError(f"suite {suite.id}: not every run has the primary measure: {measures[0].name}")
-    findings = {variant: findings_of(records[variant]) for variant in VARIANTS}
+    findings = {}
+    for variant in VARIANTS:
+        found = {each.name: each for record in reversed(records[variant]) for each in find(observed_of(record))}
+        findings[variant] = sorted(found.values(), key=lambda each: [*MISTAKES, each.name].index(each.name))
     certificate = certify(records_of(suite), rules)
     return LabResult(suite, mistake, certificate, records, [primary, *filter(None, others)], findings)
 
@@ -179,11 +172,6 @@ def row_of(measure: Measure, right: list[Record], wrong: list[Record]) -> Row | 
     if len(differences) == 1:
         return Row(measure, a, b, differences[0], None, None)
     return Row(measure, a, b, *formulas.mean_interval(differences, stats.t_quantile(len(a) - 1, 0.95)))
-
-
-def findings_of(records: list[Record]) -> list[Finding]:
-    by_name = {finding.name: finding for record in reversed(records) for finding in find(observed_of(record))}
-    return sorted(by_name.values(), key=lambda finding: [*MISTAKES, finding.name].index(finding.name))
 
 
 def answer(result: LabResult) -> list[str]:
@@ -230,10 +218,10 @@ def places(records: list[Record]) -> list[str]:
 
 
 def summary(result: LabResult) -> list[Grid]:
-    rows = [
-        [row.measure.name, *row.sides, row.change_words, str(result.n), row.measure.moves or "nothing said", row.seen]
-        for row in result.rows
-    ]
+    rows = []
+    for row in result.rows:
+        expected = row.measure.moves or "nothing said"
+        rows.append([row.measure.name, *row.sides, row.change_words, str(result.n), expected, row.seen])
     return [Grid(HEADS, rows, "Right and wrong, paired by seed")]
 
 
@@ -291,7 +279,7 @@ def draw_bars(axes, result, row) -> None:
 
 def draw_curves(axes, result, shows: str) -> None:
     """The metric or the training loss after each epoch, of both versions; the mean over the epochs of all seeds."""
-    metric = result.suite.first.workload.metrics[0]
+    metric = result.suite.metric
     key, shown, label = shows, float, "training loss"
     if shows == "metric":
         key, shown, label = metric.key, metric.shown, style.held_out(metric)
@@ -307,7 +295,7 @@ def draw_curves(axes, result, shows: str) -> None:
 
 
 def draw_ranks(axes, result) -> None:
-    metric = result.suite.first.workload.metrics[0]
+    metric = result.suite.metric
     form = ".1f" if metric.percent else ".3f"
     for shift, (side, look) in zip((-0.2, 0.2), LOOKS.items(), strict=True):
         record = result.records[side][0]

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from bench.analysis import equivalence, stats, style
 from bench.analysis.certificate import Certificate, certify
-from bench.analysis.comparison import records_of, require_one_workload, require_rounds
+from bench.analysis.comparison import records_of, require_comparable
 from bench.analysis.equivalence import margin_words, mean_of
 from bench.analysis.suite import Program, Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
 from bench.config.modes import MODES, UPPER_BOUNDS
-from bench.config.workloads import Metric
 from bench.record.view import Record
 from bench.studies.unsynced.study import MAIN, RULES, ranks_of, replicas_of
 
@@ -47,12 +46,10 @@ class Model:
     found: stats.Equivalence | None = None
     p: float | None = None  # two-sided, sign-flip
 
-    @property
-    def metric(self) -> Metric:
-        return self.program.first.workload.metrics[0]
-
     def sentence(self) -> str:
-        said = equivalence.words_of(f"{self.program.label}, {self.name}", self.base, self.found, self.metric)
+        said = equivalence.words_of(
+            f"{self.program.label}, {self.name}", self.base, self.found, self.program.first.workload.metrics[0]
+        )
         return said if self.found.low is None else f"{said}; sign-flip p {self.p:.3f}"
 
 
@@ -87,10 +84,6 @@ class UnsyncedResult:
     apart: list[DivergenceCurve]  # of the programs of several processes
 
     @property
-    def metric(self) -> Metric:
-        return self.suite.first.workload.metrics[0]
-
-    @property
     def compared(self) -> list[Model]:
         return [model for model in self.models if model.base]
 
@@ -98,8 +91,7 @@ class UnsyncedResult:
 def compare(suite: Suite) -> UnsyncedResult:
     """Compare the programs of an unsynced suite, paired by seed. Raises UserError without a whole round, for records of
     different workloads, and for one that says nothing of its replicas."""
-    require_rounds(suite)
-    require_one_workload(suite, RULES)
+    require_comparable(suite, RULES)
     several = [program for program in suite.programs.values() if program.first.world_size > 1]
     order = several + [p for p in suite.programs.values() if p.first.world_size == 1]  # the control comes last
     top1 = {program.label: [top1_of(record) for record in program.records] for program in order}
@@ -130,8 +122,9 @@ def model_of(program: Program, name: str, top1: dict[str, list[dict]], base: str
     mine = [seed[name] for seed in top1[program.label]]
     if base is None:
         return Model(program, name, mine)
-    differences = [x - seed[MAIN] for x, seed in zip(mine, top1[base], strict=True)]
-    found = stats.equivalence(differences, program.first.workload.metrics[0].margin)
+    differences, found = equivalence.paired(
+        mine, [seed[MAIN] for seed in top1[base]], program.first.workload.metrics[0]
+    )
     return Model(program, name, mine, base, tuple(differences), found, stats.sign_flip_p(differences))
 
 
@@ -172,8 +165,9 @@ def answer(result: UnsyncedResult) -> list[str]:
     first = [model for model in result.compared if model.name == MAIN]
     others = [model for model in result.compared if model.name != MAIN]
     lines = [model.sentence() for model in first] + [curve.sentence() for curve in result.apart]
-    note = f"Margin, fixed before the runs: {margin_words(result.metric)}. Rank 0's model is what a checkpoint holds."
-    if result.metric != equivalence.TOP1:
+    margin = margin_words(result.suite.metric)
+    note = f"Margin, fixed before the runs: {margin}. Rank 0's model is what a checkpoint holds."
+    if result.suite.metric != equivalence.TOP1:
         return [*lines, note]
     return [*lines, *quoted(result.suite, first + others), note, ON_IMAGENET]
 
@@ -194,8 +188,6 @@ def loss_of(found: stats.Equivalence) -> str:
 
     >>> loss_of(stats.equivalence([-5.0, -5.5, -6.0], 1.0)), loss_of(stats.equivalence([-0.1, 0.2, 0.0], 1.0))
     ('Lost 2 points or more', 'Lost less than 2 points')
-    >>> loss_of(stats.equivalence([-5.0, 1.0, 0.0], 1.0))
-    'Not known'
     """
     if found.low95 is None or found.low95 <= -QUOTED < found.high95:
         return "Not known"
@@ -207,7 +199,7 @@ def percent(deviation: float) -> str:
 
 
 def summary(result: UnsyncedResult) -> list[Grid]:
-    metric = result.metric
+    metric = result.suite.metric
     value, difference, narrow, verdict = equivalence.heads(metric)
     heads = [("program", False), ("model", False), value, ("against rank 0 of", False), difference, narrow,
              ("sign-flip p", True), verdict, ("n", True)]  # fmt: skip
@@ -291,7 +283,7 @@ def draw_theory(axes, steps: list[int], distances: list[float]) -> None:
 
 @style.styled
 def draw_ranks(result):
-    percent, examples = result.metric.percent, result.suite.first.workload.batched
+    percent, examples = result.suite.metric.percent, result.suite.first.workload.batched
     bar = ", the bar its 95 % interval" if result.suite.n > 1 else ""
     key = (
         f"A dot is a seed, the mark their mean{bar}. A rank's model is judged on all held-out {examples} with its own "
@@ -318,7 +310,7 @@ def draw_ranks(result):
     if percent:
         axes.set_xlim(right=101)
     of = "% of held-out" if percent else "held-out"
-    style.finish(axes, f"{result.metric.label} after the last epoch, {of}")
+    style.finish(axes, f"{result.suite.metric.label} after the last epoch, {of}")
     return figure
 
 
@@ -328,7 +320,7 @@ def draw_pairs(result):
     programs = list(dict.fromkeys(model.program for model in result.compared))
     key = (
         "A line is a seed: both runs had the same seed, the same batches and rank 0's initial weights. Black: the "
-        f"mean. Grey band: the margin round the first mean, {margin_words(result.metric)}, fixed before the runs."
+        f"mean. Grey band: the margin round the first mean, {margin_words(result.suite.metric)}, fixed before the runs."
     )
     figure, all_axes = style.panels(result, "What does each seed lose?", [PAIRS] * len(programs), 0.3, [key])
     for axes, program in zip(all_axes, programs, strict=True):
@@ -340,7 +332,7 @@ def draw_seeds(axes, result, models: list) -> None:
     base = next(model for model in result.models if (model.program.label, model.name) == (models[0].base, MAIN))
     columns = [base.top1, *(model.top1 for model in models)]
     look, level = looks_of(result)[models[0].program.label], statistics.fmean(base.top1)
-    margin, places = result.metric.margin, range(len(columns))
+    margin, places = result.suite.metric.margin, range(len(columns))
     axes.axhspan(level - margin, level + margin, color=style.PALE, alpha=0.7, linewidth=0)
     for seed in zip(*columns, strict=True):
         axes.plot(places, seed, color=look.colour, marker=look.marker, markersize=3.5, linewidth=0.8, alpha=0.6)
@@ -349,7 +341,7 @@ def draw_seeds(axes, result, models: list) -> None:
     axes.set_xticks(places, names)
     axes.set_xlim(-0.4, len(columns) - 0.6)
     axes.set_title(models[0].program.label, loc="left", weight="bold")
-    style.finish(axes, y=f"{result.metric.label}{', %' * result.metric.percent}", grid="y")
+    style.finish(axes, y=f"{result.suite.metric.label}{', %' * result.suite.metric.percent}", grid="y")
 
 
 def looks_of(result) -> dict:

@@ -58,8 +58,8 @@ def test_three_rounds_by_hand():
 def test_the_t_interval_is_scipys():
     draw = np.random.default_rng(1)
     a, b = draw.uniform(1, 2, 9), draw.uniform(1, 2, 9)
-    expected = scipy_stats.ttest_rel(np.log(b), np.log(a)).confidence_interval(0.9)
-    found = stats.compare_rounds(a.tolist(), b.tolist(), confidence=0.9)
+    expected = scipy_stats.ttest_rel(np.log(b), np.log(a)).confidence_interval(0.95)
+    found = stats.compare_rounds(a.tolist(), b.tolist())
     assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
 
 
@@ -223,21 +223,19 @@ def test_what_disturbs_a_whole_round_cancels():
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "keywords"),
+    ("a", "b"),
     [
-        ([1.0, 2.0], [1.0], {}),
-        ([], [], {}),
-        ([1.0, 0.0], [1.0, 1.0], {}),
-        ([1.0, 1.0], [1.0, -1.0], {}),
-        ([1.0, math.nan], [1.0, 1.0], {}),
-        ([1.0, 1.0], [1.0, math.inf], {}),
-        ([1.0, 1.0], [1.0, 1.0], {"tie_margin": 0.0}),
-        ([1.0, 1.0], [1.0, 1.0], {"confidence": 1.0}),
+        ([1.0, 2.0], [1.0]),
+        ([], []),
+        ([1.0, 0.0], [1.0, 1.0]),
+        ([1.0, 1.0], [1.0, -1.0]),
+        ([1.0, math.nan], [1.0, 1.0]),
+        ([1.0, 1.0], [1.0, math.inf]),
     ],
 )
-def test_what_cannot_be_compared_is_an_error(a, b, keywords):
+def test_what_cannot_be_compared_is_an_error(a, b):
     with pytest.raises(ValueError, match="got"):
-        stats.compare_rounds(a, b, **keywords)
+        stats.compare_rounds(a, b)
 
 
 # How many rounds would do
