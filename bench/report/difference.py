@@ -15,8 +15,7 @@ from pathlib import Path
 
 from bench import formulas
 from bench.analysis import stats, words
-from bench.analysis.certificate import certify
-from bench.analysis.parity import UNKNOWN
+from bench.analysis.certificate import UNKNOWN, certify
 from bench.analysis.suite import group_by
 from bench.analysis.tables import Grid
 from bench.config.options import PROGRAM, WORK, names

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.analysis import stats, words
-from bench.analysis.certificate import NOTHING_VARIES
+from bench.analysis.certificate import NOTHING_VARIES, revision
 from bench.analysis.comparison import compare_pair, require_comparable
-from bench.analysis.parity import revision
 from bench.analysis.suite import Program, Suite, suites_of
 from bench.analysis.tables import Grid
 from bench.errors import UserError, printable

@@ -4,8 +4,7 @@ profiler."""
 import dataclasses
 from collections.abc import Iterator
 
-from bench.analysis.certificate import Rules
-from bench.analysis.parity import options
+from bench.analysis.certificate import Rules, options
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.studies.base import Flags, Plan, Study

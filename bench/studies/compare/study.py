@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.analysis.certificate import Rules
-from bench.analysis.parity import program
+from bench.analysis.certificate import Rules, program
 from bench.analysis.suite import CHOSEN
 from bench.config.command_line import parse_value
 from bench.config.flags import SWITCH

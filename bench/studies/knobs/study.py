@@ -4,8 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
-from bench.analysis.certificate import Rules
-from bench.analysis.parity import options, program
+from bench.analysis.certificate import Rules, options, program
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError

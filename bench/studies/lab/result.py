@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from bench import formulas
 from bench.analysis import stats, style
-from bench.analysis.certificate import Certificate, Rules, certify
+from bench.analysis.certificate import Certificate, Rules, certify, program
 from bench.analysis.comparison import records_of, require_comparable
-from bench.analysis.parity import program
 from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span

@@ -4,7 +4,7 @@ Three programs: the base, another treated as the base is, and the same other one
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.config.options import UNSET, RunConfig
@@ -21,45 +21,41 @@ class Replay:
     base: str  # a mode, as is program
     program: str
     change: str  # what the unfair one gets, in words
-    changes: str  # the option that it differs in
-    unfair: Callable[[RunConfig], RunConfig]
+    unfair: dict  # the option that it differs in -> its value, or that of the fair one's config; empty for the control
     moves: dict[str, str]  # device -> the direction in which the verdict moves; "" where none is known in advance
     common: dict  # what all three runs get where the user says nothing: so that there is something to be seen
 
-
-def with_options(**values) -> Callable[[RunConfig], RunConfig]:
-    return lambda config: dataclasses.replace(config, **values)
+    @property
+    def changes(self) -> str:
+        return "".join(self.unfair)
 
 
 REPLAYS = {
     "dp-workers": Replay(
-        "ddp", "dp", "one loader worker for all devices, where the others have as many as they have ranks", "workers",
-        with_options(workers=1), {"cpu": "slower", "cuda": "slower"},
+        "ddp", "dp", "one loader worker for all devices, where the others have as many as they have ranks",
+        {"workers": 1}, {"cpu": "slower", "cuda": "slower"},
         {"data": "digits", "storage_ms": 8.0},  # on two CPU cores one worker is too slow for that, and two are not
     ),
     "horovod-fp16": Replay(
         "ddp", "horovod", "Horovod alone sends its gradients in 16 bits: half the bytes, for two conversions",
-        "compression", with_options(compression="fp16"),
-        {"cpu": "slower", "cuda": "faster"}, {},  # on one host nothing is saved
+        {"compression": "fp16"}, {"cpu": "slower", "cuda": "faster"}, {},  # on one host nothing is saved
     ),
     "ddp-barrier": Replay(
         "single", "ddp", "DDP alone has a barrier and three reductions that the host waits for, every step",
-        "step_barrier", with_options(step_barrier=True), {"cpu": "slower", "cuda": "slower"},
+        {"step_barrier": True}, {"cpu": "slower", "cuda": "slower"},
         # It costs a millisecond or two, and is seen where a step takes few of them and has little to send.
         {"model": "shufflenet_v2_x0_5", "image_size": 32, "per_device_batch": 2, "timed_steps": 300},
     ),
     "item-sync": Replay(
-        "single", "ddp", "loss.item() every step: the host waits for the device. A CPU step waits anyway", "item_sync",
-        with_options(item_sync=True), {"cpu": "", "cuda": "slower"}, {},
+        "single", "ddp", "loss.item() every step: the host waits for the device. A CPU step waits anyway",
+        {"item_sync": True}, {"cpu": "", "cuda": "slower"}, {},
     ),
     "batch-grows": Replay(
         "single", "ddp", "every rank takes the batch that single takes in all: the global batch grows with the ranks",
-        "per_device_batch", lambda config: dataclasses.replace(config, per_device_batch=config.global_batch),
-        {"cpu": "faster", "cuda": "faster"}, {},
+        {"per_device_batch": lambda config: config.global_batch}, {"cpu": "faster", "cuda": "faster"}, {},
     ),
     "nothing": Replay(
-        "ddp", "ddp", "nothing: the same program three times, the control", "", with_options(),
-        {"cpu": "", "cuda": ""}, {},
+        "ddp", "ddp", "nothing: the same program three times, the control", {}, {"cpu": "", "cuda": ""}, {},
     ),
 }  # fmt: skip
 
@@ -93,8 +89,9 @@ def programs(config: RunConfig, name: str) -> dict[str, RunConfig]:
         config = dataclasses.replace(config, workers=config.num_devices)
     config = even_threads(config)
     fair = in_mode(config, case.program)
-    unfair = case.unfair(fair)
-    if unfair == fair and case.changes:
+    values = {name: value(fair) if callable(value) else value for name, value in case.unfair.items()}
+    unfair = dataclasses.replace(fair, **values)
+    if unfair == fair and case.unfair:
         raise UserError(f"REPLAY={name} changes nothing with GPUS={config.num_devices}: use GPUS=2 or more")
     configs = dict(zip(VARIANTS, (in_mode(config, case.base), fair, unfair), strict=True))
     return {f"{variant}: {each.mode}": each.labelled(variant=variant) for variant, each in configs.items()}

@@ -4,8 +4,7 @@ batch."""
 import dataclasses
 from collections.abc import Iterator
 
-from bench.analysis.certificate import Rules
-from bench.analysis.parity import number_of_devices
+from bench.analysis.certificate import Rules, number_of_devices
 from bench.config.flags import whole_number
 from bench.config.hosts import parse, possible
 from bench.config.modes import MODES

@@ -7,9 +7,8 @@ weights, on the same batches.
 import dataclasses
 from collections.abc import Iterator
 
-from bench.analysis.certificate import Rules
+from bench.analysis.certificate import Rules, options, program
 from bench.analysis.equivalence import margin_words
-from bench.analysis.parity import options, program
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.config.rules import GPT

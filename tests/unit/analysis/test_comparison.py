@@ -5,9 +5,8 @@ import random
 import pytest
 
 from bench.analysis import certificate
-from bench.analysis.certificate import NOTHING_VARIES, Rules, certify
+from bench.analysis.certificate import FACTS, NOTHING_VARIES, SHOWN, Rules, certify
 from bench.analysis.comparison import compare_suite, records_of
-from bench.analysis.parity import FACTS, SHOWN
 from bench.analysis.suite import suites_of
 from bench.config import options
 from bench.config.options import WORK
