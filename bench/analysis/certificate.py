@@ -109,20 +109,15 @@ def number_of_devices(record: Record) -> int:
     return record.num_devices
 
 
-def number_of_machines(record: Record) -> int:
-    return max(1, len(record.data.get("nodes", ())))
-
-
-def mode(record: Record) -> tuple:
-    return record.config.mode, record.config.sync
-
-
 def program(record: Record) -> str:
     return record.program
 
 
 def options(*names: str):
     return lambda record: tuple(getattr(record.config, name) for name in names)
+
+
+of_mode = options("mode", "sync")
 
 
 FACTS = {
@@ -171,10 +166,13 @@ SHOWN = {
 # Facts that differ because the modes do: why, and between which records they may not differ even so.
 INHERENT = {
     "images a norm layer sees": ("batch norm is local: its statistics are of one device's share", number_of_devices),
-    "buffers": ("dp keeps replica 0's, ddp and zero1 send rank 0's, horovod and fsdp leave each rank its own", mode),
+    "buffers": ("dp keeps replica 0's, ddp and zero1 send rank 0's, horovod and fsdp leave each rank its own", of_mode),
     "device set": ("one device is not several", number_of_devices),
-    "threads in total": ("of several machines one process has the cores of one", number_of_machines),
-    "memory format": ("weights stay contiguous where Horovod sends, fsdp shards, or dp copies them to GPUs", mode),
+    "threads in total": (
+        "of several machines one process has the cores of one",
+        lambda record: len(record.data.get("nodes", ())) or 1,
+    ),
+    "memory format": ("weights stay contiguous where Horovod sends, fsdp shards, or dp copies them to GPUs", of_mode),
 }
 
 WHY = {

@@ -103,12 +103,6 @@ def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, all_pairs: bool =
     return Result(suite, base, certify(ways, rules), pairs, outliers)
 
 
-def compare(suite: Suite, a: str, b: str) -> stats.Comparison:
-    one, other = suite.programs[a], suite.programs[b]
-    looks = len(other.first.looks) or 1
-    return stats.compare_rounds(one.throughputs, other.throughputs, looks=looks, disturbed=suite.disturbed)
-
-
 def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
     one, other = suite.programs[a], suite.programs[b]
     certificate = certify({a: one.records, b: other.records}, rules)
@@ -118,7 +112,8 @@ def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
             dataclasses.replace(fact, **inherent) if fact.name in OF_BOUND and fact.status == "differs" else fact
             for fact in certificate.facts
         ])  # fmt: skip
-    found = compare(suite, a, b)
+    looks = len(other.first.looks) or 1
+    found = stats.compare_rounds(one.throughputs, other.throughputs, looks=looks, disturbed=suite.disturbed)
     return Pair(a, b, found, certificate, settled(one, other, found) if suite.looks else None)
 
 

@@ -2,7 +2,6 @@
 
 from bench.analysis import ratio_figure, stats, style, words
 from bench.analysis.comparison import Result, compare_suite
-from bench.analysis.comparison import compare as compare_programs
 from bench.analysis.suite import Program, Suite
 from bench.config.options import KNOBS, UNSET
 from bench.studies.knobs.study import COMPILE_NOTE, RULES
@@ -31,15 +30,10 @@ def settings_of(suite: Suite) -> tuple[Program | None, dict[str, dict]]:
     return base, {program.label: program.overrides(base) for program in programs[1:]}
 
 
-def compared(suite: Suite) -> dict[str, stats.Comparison]:
-    base, settings = settings_of(suite)
-    return {label: compare_programs(suite, base.label, label) for label in settings}
-
-
 def answer(result: Result) -> list[str]:
     """The settings that are shown to be faster than those of the run, the most first; what the run had, and what chance
     does among so many settings."""
-    suite, found = result.suite, compared(result.suite)
+    suite, found = result.suite, {pair.b: pair.comparison for pair in result.pairs}
     base, _ = settings_of(suite)
     if suite.disturbed or suite.n < stats.FEWEST_ROUNDS:
         return [*(each.sentence(base.label, label) for label, each in found.items()), base_words(base)]
@@ -82,10 +76,9 @@ def draw(result):
     suite = result.suite
     base, settings = settings_of(suite)
     if settings and not grid_of(suite)[1]:
-        pairs = [result.pair(base.label, label) for label in settings]
         more = (base_words(base), *chance(suite), *notes(suite))
-        return ratio_figure.draw_pairs(result, pairs, "What the settings change", more)
-    panels = panels_of(suite) if settings else []
+        return ratio_figure.draw_pairs(result, result.pairs, "What the settings change", more)
+    panels = panels_of(result) if settings else []
     key = f"Ratio of {suite.units}/s to the same mode with the settings of the run. "
     if suite.disturbed:
         key += "95 % CI below the ratio."
@@ -116,11 +109,11 @@ def grid_of(suite) -> tuple[list[str], dict[tuple, str]]:
     return (axes, found) if len(found) > 1 else ([], {})
 
 
-def panels_of(suite) -> list[tuple]:
+def panels_of(result) -> list[tuple]:
     """(title, rows, column names) of each panel; a row is (name, [(comparison or None, the value's name)]). Knobs swept
     one at a time share a panel."""
-    (base, settings), found = settings_of(suite), compared(suite)
-    (names, grid), single = grid_of(suite), {}
+    (base, settings), found = settings_of(result.suite), {pair.b: pair.comparison for pair in result.pairs}
+    (names, grid), single = grid_of(result.suite), {}
     for label, knobs in settings.items():
         if label not in grid.values():
             name, value = " + ".join(knobs), ", ".join(map(shown, knobs.values()))

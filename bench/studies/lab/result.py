@@ -265,8 +265,8 @@ def bar_style(look: Look) -> dict:
 
 
 def draw_bars(axes, result, row) -> None:
-    for y, (side, values) in enumerate({"right": row.right, "wrong": row.wrong}.items()):
-        axes.barh(y, statistics.fmean(values), 0.6, **bar_style(LOOKS[side]))
+    for y, (look, values) in enumerate(zip(LOOKS.values(), (row.right, row.wrong), strict=True)):
+        axes.barh(y, statistics.fmean(values), 0.6, **bar_style(look))
         style.draw_dots(axes, values, y, 0.15)
         axes.annotate(row.sides[y], (max([0, *values]), y), (9, 0), textcoords="offset points", va="center",
                       size=style.TEXT)  # fmt: skip

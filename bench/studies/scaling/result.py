@@ -7,7 +7,7 @@ workers, the upper bound falls away from the ideal line, and that gap is the mac
 import math
 
 from bench import formulas
-from bench.analysis import comparison, stats, style
+from bench.analysis import stats, style
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import Program, Suite
 from bench.analysis.words import measured
@@ -38,7 +38,7 @@ def throughput(result: Result, program: Program) -> tuple:
 def speedup(result: Result, program: Program) -> tuple:
     if program.label == result.base:
         return 1.0, None, None
-    both = comparison.compare(result.suite, result.base, program.label)
+    both = result.pair(result.base, program.label).comparison
     return both.ratio, both.low, both.high
 
 

@@ -13,7 +13,7 @@ from bench.analysis import equivalence, stats, style
 from bench.analysis.certificate import Certificate, certify
 from bench.analysis.comparison import records_of, require_comparable
 from bench.analysis.equivalence import margin_words, mean_of
-from bench.analysis.suite import Program, Suite
+from bench.analysis.suite import Program, Suite, group_by
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
 from bench.config.modes import MODES, UPPER_BOUNDS
@@ -169,18 +169,13 @@ def answer(result: UnsyncedResult) -> list[str]:
     note = f"Margin, fixed before the runs: {margin}. Rank 0's model is what a checkpoint holds."
     if result.suite.metric != equivalence.TOP1:
         return [*lines, note]
-    return [*lines, *quoted(result.suite, first + others), note, ON_IMAGENET]
-
-
-def quoted(suite: Suite, models: list[Model]) -> list[str]:
-    found = {}
-    for model in models:
-        if not model.program.config.init_sync:
-            found.setdefault(loss_of(model.found), []).append(f"{model.program.label}, {model.name}")
-    parts = [f"{word}: {'; '.join(names)}" for word, names in sorted(found.items())]
-    config = suite.first.config
-    where = f"on {config.data}, {config.model}, {config.epochs} epochs"
-    return [f"The {QUOTED:g} points that are quoted for ImageNet, {where}. {'. '.join(parts)}"] if parts else []
+    apart = group_by((m for m in first + others if not m.program.config.init_sync), lambda m: loss_of(m.found))
+    parts = [f"{loss}: {'; '.join(f'{m.program.label}, {m.name}' for m in apart[loss])}" for loss in sorted(apart)]
+    if parts:
+        config = result.suite.first.config
+        where = f"on {config.data}, {config.model}, {config.epochs} epochs"
+        lines.append(f"The {QUOTED:g} points that are quoted for ImageNet, {where}. {'. '.join(parts)}")
+    return [*lines, note, ON_IMAGENET]
 
 
 def loss_of(found: stats.Equivalence) -> str:
@@ -217,15 +212,14 @@ def summary(result: UnsyncedResult) -> list[Grid]:
         ("program", False), ("distance at the start", True), ("at the end", True), ("theory", True),
         ("largest deviation", True), ("steps", True), ("n", True),
     ]  # fmt: skip
-    curves = list(map(apart_cells, result.apart))
+    curves = []
+    for each in result.apart:
+        ends = [f"{statistics.fmean(values):.6g}" for values in (each.start, each.end)]
+        theory = ["no closed form", ""]
+        if each.deviation is not None:
+            theory = [f"× {each.factor:.6g}", percent(each.deviation)]
+        curves.append([each.program.label, *ends, *theory, str(each.steps), str(len(each.start))])
     return [Grid(heads, rows, caption), Grid(apart, curves, "Distance between the replicas, means over seeds")]
-
-
-def apart_cells(apart: DivergenceCurve) -> list[str]:
-    theory = "no closed form" if apart.factor is None else f"× {apart.factor:.6g}"
-    deviation = "" if apart.deviation is None else percent(apart.deviation)
-    ends = [f"{statistics.fmean(values):.6g}" for values in (apart.start, apart.end)]
-    return [apart.program.label, *ends, theory, deviation, str(apart.steps), str(len(apart.start))]
 
 
 # --- the pictures ---------------------------------------------------------------------------------------------------

@@ -371,7 +371,7 @@ def cells_of(figure) -> Counter:
 
 def settings_of(suite: Suite) -> Counter:
     """The ratio of each setting to the settings of the run, as it should be written."""
-    return Counter(f"×{found.ratio:.2f}" for found in knobs.compared(suite).values())
+    return Counter(f"×{pair.comparison.ratio:.2f}" for pair in STUDIES["knobs"].result(suite).pairs)
 
 
 def test_a_cell_for_each_setting(suites, drawn):
