@@ -1,2 +1,1 @@
-"""Records that belong together, and what can be said of them: suites, the parity certificate, statistics, tables,
-drawing."""
+"""Records that belong together: suites, the parity certificate, statistics, tables, pictures."""

@@ -304,8 +304,7 @@ def sources(programs: Programs) -> list[Fact]:
 
 
 def several_machines(programs: Programs) -> list[Fact]:
-    """Where a program ran on several machines or over a network that has a name: whether the machines of every run are
-    equal, and whether all ran over the same network, on the same machines."""
+    """Programs on several machines, or over a named network: are the machines of a run equal, and those of all runs?"""
     records = [record for found in programs.values() for record in found]
     if not any(record.several_machines or record.network for record in records):
         return []

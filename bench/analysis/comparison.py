@@ -89,8 +89,7 @@ class Result:
 
 
 def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, all_pairs: bool = True) -> Result:
-    """Compare the programs of a suite by throughput. all_pairs: not only those with the first one, the base. Raises
-    UserError without a whole round, and for records of different workloads."""
+    """Compare by throughput. all_pairs: not only those with the first, the base. Raises UserError."""
     require_comparable(suite, rules)
     base, *_ = order = list(suite.programs)
     judged = itertools.combinations(order, 2) if all_pairs else itertools.product([base], order[1:])
@@ -135,8 +134,7 @@ def records_of(suite: Suite) -> dict[str, list]:
 
 
 def require_comparable(suite: Suite, rules: Rules) -> None:
-    """Raise UserError when nothing of a suite can be paired, and naming the options of the model and of what is
-    computed in which its records differ."""
+    """Raise UserError when nothing can be paired, or the records differ in the model or in what is computed."""
     if not suite.programs:
         raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
     defining = [*names(Model), "data", "image_size", "epochs", "optimizer", "precision", "device"]

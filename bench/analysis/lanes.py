@@ -1,7 +1,4 @@
-"""A step as it goes, drawn: panels of lanes over time, with what computes, and what is being sent meanwhile.
-
-A span is what a timeline has of it: lane, name, start_s, end_s, bytes.
-"""
+"""A step drawn: panels of lanes of spans (lane, name, start_s, end_s, bytes) over time."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -67,8 +67,7 @@ def draw(result):
 
 
 def devices_of(records: list[Record]) -> dict[str, dict]:
-    """Label of a device -> its peaks in GiB, each the highest of all rounds. The label is its name, with its process
-    where several have that name."""
+    """A device, with its process where several have its name -> its peaks in GiB, the highest of all rounds."""
     found = {}
     for record in records:
         peaks = record.peak_memory

@@ -1,7 +1,4 @@
-"""Pairs of programs drawn: the ratio of two throughputs with its 95 % interval, and every round as a dot.
-
-A dot is one round's ratio; rounds that are far from the rest have a ring and count like any other.
-"""
+"""Pairs of programs drawn: the ratio of two throughputs with its 95 % interval, and every round as a dot."""
 
 from bench.analysis import style
 from bench.analysis.stats import CONFIDENCE, FEWEST_ROUNDS, TIE_MARGIN

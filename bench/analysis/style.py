@@ -102,8 +102,7 @@ def axes_on(paper: Canvas, rows: int = 1, **options) -> list:
 def panels(
     result, title: str, heights: list[float], spare: float, more: Iterable[str] = (), n: str | None = None, **options
 ) -> tuple:
-    """(figure, axes) of a result with a ``suite`` and a ``certificate``: axes of these heights in inches, and ``spare``
-    inches for their labels."""
+    """(figure, axes) of a result: axes of these heights in inches, and ``spare`` inches for their labels."""
     paper = canvas(result.suite, title, sum(heights) + spare, result.certificate, more, n)
     return paper.figure, axes_on(paper, len(heights), height_ratios=heights, **options)
 
@@ -181,8 +180,7 @@ def number(value: float) -> str:
 
 
 def limits_with(dots: list[float], ends: list[float]) -> tuple[float, float]:
-    """The limits of an axis on which all dots are, and the ends of their intervals unless that would hide the dots: of
-    two or three rounds an interval can be hundreds of times wider than the dots are apart."""
+    """The limits of an axis with all dots, and with the ends of their intervals unless these would hide the dots."""
     low, high = min(dots), max(dots)
     spare = 0.6 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = max(low - spare, min([*dots, *ends])), min(high + spare, max([*dots, *ends]))
@@ -191,8 +189,7 @@ def limits_with(dots: list[float], ends: list[float]) -> tuple[float, float]:
 
 
 def draw_dots(axes, values: list[float], y: float, spread: float, look: Look | None = None, **options) -> list[float]:
-    """A dot for each value about y, shifted so that equal ones are all seen; returns their heights. look: None for
-    white dots on a bar."""
+    """A dot for each value, shifted so that equal ones are seen; their heights. look: None for white dots on a bar."""
     heights = [y + spread * (i % 3 - 1) for i in range(len(values))]
     if look is None:
         shown = {"marker": "o", "color": "white", "markeredgecolor": "black", "markersize": 4.5, "markeredgewidth": 0.9}

@@ -29,8 +29,7 @@ class Grid:
 
 
 def terminal(stream=None) -> Console:
-    """Where tables and sentences go: standard output, or another file. As wide as the terminal, or as a table needs in
-    a file or pipe, where a sentence stays in one line."""
+    """Where tables and sentences go. In a file or pipe it is as wide as a table needs, and a sentence is one line."""
     plain = {"file": stream, "highlight": False, "markup": False}
     console = Console(**plain)
     return console if console.is_terminal else Console(**plain, width=120, soft_wrap=True)
@@ -127,8 +126,7 @@ def programs_grid(suite, caption: str) -> Grid:
 def memory_grid(
     devices: list[tuple[str, dict[str, float]]], caption: str = "", more: dict | None = None, examples: str = "images"
 ) -> Grid:
-    """What memory is filled with: a column a device, a row a kind, in GiB. devices: (name, GiB by kind). more: the name
-    of a further row -> its cells. examples: what a batch has."""
+    """A row a kind of memory, in GiB. devices: (name, GiB by kind). more: name of a further row -> its cells."""
     every = dict.fromkeys([*TENSORS, *BESIDES, *(kind for _, parts in devices for kind in parts)])
     rows = []
     for kind in every:

@@ -1,4 +1,1 @@
-"""One question per folder: which programs to run (study.py), and what came of it (result.py).
-
-``registry`` has them all; ``programs``, ``prepare`` and ``rounds`` are what they are made with.
-"""
+"""One question per folder: which programs to run (study.py), and what came of it (result.py)."""

@@ -1,5 +1,4 @@
-"""Before a study: refuse what it would ignore, fill in this machine's defaults, say what will run and what is
-missing."""
+"""Before a study: refuse what it would ignore, fill in this machine's defaults, say what will run."""
 
 import dataclasses
 import importlib.util
@@ -26,8 +25,7 @@ def refuse(asked: RunConfig, *options: str) -> None:
 
 
 def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
-    """Refuse what would be ignored, fill in this machine's defaults, say what will run. trains: by epochs. Raises
-    UserError."""
+    """Refuse what would be ignored, fill in defaults, say what will run. trains: by epochs. Raises UserError."""
     from bench.launch.devices import remarks  # a list of commands needs no more than the standard library
     from bench.launch.launcher import resolve_here
 
@@ -50,8 +48,7 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
 
 
 def prepare_modes(console, asked: RunConfig, modes: Iterable[str], **changes) -> tuple[RunConfig, list[str]]:
-    """``prepare``, and those of the modes that can run here. The optimizer is fused, where that is the GPU's default,
-    only if it can be in all of them."""
+    """``prepare``, and the modes that can run here. The optimizer is fused by default if all of them can."""
     config = prepare(console, dataclasses.replace(asked, mode="ddp", **changes))
     modes = available(console, config, modes)
     found = gpu_defaults.without_fused(config, modes)
@@ -72,8 +69,7 @@ def prepare_training(console, asked: RunConfig) -> RunConfig:
 
 
 def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> list[str]:
-    """Those of the modes ``among`` that can run here, on the config's devices; what is missing is printed. Raises
-    UserError when none of them can."""
+    """Those of the modes that can run here; what is missing is printed. Raises UserError when none of them can."""
     from bench.launch.launcher import resources
 
     modes = []

@@ -12,8 +12,7 @@ MODES_FLAG = {"--modes": {"help": f"only these ways to train, of {', '.join(TRAI
 
 
 def modes_of(named: str | None) -> list[str]:
-    """The modes that MODES names, in the table's order; those that every study has where nothing is named. Raises
-    UserError for a name that is no way to train."""
+    """The modes that MODES names, in the table's order. Raises UserError for a name that is no way to train."""
     if named is None:
         return COMPARED
     asked = [name.strip() for name in named.split(",")]
@@ -76,8 +75,7 @@ def measured_only() -> dict:
 
 
 def baselines(config: RunConfig, out: str) -> list[RunConfig]:
-    """What decides whether distribution paid at all: one process with all the threads on the same global batch, and N
-    processes without communication (the upper bound). Their records go below ``out``."""
+    """One process on the same global batch, and N processes without communication: did distribution pay at all?"""
     config = dataclasses.replace(config, **measured_only() | {"out": out, "baselines": False})
     return [in_mode(config, mode) for mode in ("single", *UPPER_BOUNDS) if mode != config.mode]
 

@@ -1,5 +1,4 @@
-"""Every study, in the order of the page. To add one: its folder (README.md here says what is in it), and its name
-here."""
+"""Every study, in the order of the page. To add one: its folder (README.md here), and its name here."""
 
 import importlib
 

@@ -41,8 +41,7 @@ def order(names: list[str], number: int) -> list[str]:
 
 
 def repeats_of(plan: Plan, rounds: int) -> int:
-    """How many disturbed rounds of a suite are repeated at most: half of its rounds, and never more than four; none of
-    trainings by epoch, whose verdicts are about accuracy."""
+    """How many disturbed rounds are repeated at most; none of trainings by epoch, whose verdicts are about accuracy."""
     trains = any(config.epochs for config in plan.programs.values())
     return 0 if trains else min(4, (rounds + 1) // 2)
 
@@ -151,8 +150,7 @@ def labelled(plan: Plan, minutes: float) -> Plan:
 
 
 class Sequence:
-    """The rounds of ROUNDS=auto. judge: the records so far -> the result, with ``pairs``. minutes: the limit. say: gets
-    how long it may take and what each look found."""
+    """The rounds of ROUNDS=auto. judge: the records so far -> the result. minutes: the limit. say: prints progress."""
 
     def __init__(self, judge, minutes: float, say, clock=time.monotonic):
         self.judge, self.limit_s, self.say, self.clock = judge, 60 * minutes, say, clock

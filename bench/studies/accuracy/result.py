@@ -55,8 +55,7 @@ class AccuracyResult:
 
 
 def compare(suite: Suite) -> AccuracyResult:
-    """Compare the programs of an accuracy suite, paired by seed. Raises UserError without a whole round, for records of
-    different workloads, and for one that was not validated."""
+    """Compare the programs, paired by seed. Raises UserError, also for runs without validation."""
     require_comparable(suite, RULES)
     for record in suite.records:
         if record.top1 is None:

@@ -148,11 +148,7 @@ def parts_words(parts: dict[str, float]) -> str:
 
 @style.styled
 def draw_step(result):
-    """The step of each mode as a stacked bar, and below it the exposed communication.
-
-    A bar is as long as a step takes its slowest rank, averaged over the rounds. Phases are the host's times on a CPU
-    and times between CUDA events on a GPU; the wait for data is the host's time on both, so on a GPU only what the
-    phases leave of the step is drawn of it."""
+    """The step of the slowest rank, mean over rounds, as a stacked bar; below it the exposed communication."""
     suite = result.suite
     bare = {label: bare_of(suite, program) for label, program in suite.programs.items()}
     exposed = {label: exposed_comm(suite.programs[label], other) for label, other in bare.items() if other}
@@ -215,8 +211,7 @@ def draw_exposed(axes, suite, exposed: dict) -> None:
 
 @style.styled
 def draw_timeline(result):
-    """One step of each mode, from the profiled runs: a panel for each program, on its own scale, with rank by rank its
-    phases, what computed, what was sent. None where no run of the suite holds a timeline."""
+    """A panel per profiled program: by rank its phases, what computed, what was sent. None without a timeline."""
     records, more, panels = latest(result.suite), list(TIMELINE_KEY), []
     if not records:
         return None

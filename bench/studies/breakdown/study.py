@@ -1,5 +1,4 @@
-"""Where the step and the memory go: every mode, the same without its gradient exchange, and one step under a
-profiler."""
+"""Where the step and the memory go: every mode, the same without its gradient exchange, and one profiled step."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -39,8 +39,7 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
 
 
 def chosen(config: RunConfig, modes: list[str], wanted: list[tuple[str, dict]]) -> dict[str, RunConfig]:
-    """The programs that are asked for, of the modes that can run here, on the same global batches. config: resolved;
-    wanted: as ``read_programs`` gives it. Raises UserError when options exclude each other, or one is not available."""
+    """The programs in ``wanted`` that can run here. Raises UserError when options exclude each other."""
     config = even_threads(config).labelled(variant=CHOSEN)
     found = {
         label_of(mode, point): in_mode(config, mode, **point)

@@ -31,8 +31,7 @@ def settings_of(suite: Suite) -> tuple[Program | None, dict[str, dict]]:
 
 
 def answer(result: Result) -> list[str]:
-    """The settings that are shown to be faster than those of the run, the most first; what the run had, and what chance
-    does among so many settings."""
+    """The settings that are faster than the run's; what the run had, and what chance does among so many."""
     suite, found = result.suite, {pair.b: pair.comparison for pair in result.pairs}
     base, _ = settings_of(suite)
     if suite.disturbed or suite.n < stats.FEWEST_ROUNDS:
@@ -71,8 +70,7 @@ def chance(suite: Suite) -> list[str]:
 
 @style.styled
 def draw(result):
-    """A heat map of each value of each knob. Light is fast and dark is slow, also in grey. Where nothing was swept as a
-    grid: each setting's ratio with its rounds instead."""
+    """A heat map of each value of each knob, light is fast; where nothing was swept as a grid, each setting's ratio."""
     suite = result.suite
     base, settings = settings_of(suite)
     if settings and not grid_of(suite)[1]:
@@ -110,8 +108,7 @@ def grid_of(suite) -> tuple[list[str], dict[tuple, str]]:
 
 
 def panels_of(result) -> list[tuple]:
-    """(title, rows, column names) of each panel; a row is (name, [(comparison or None, the value's name)]). Knobs swept
-    one at a time share a panel."""
+    """(title, rows, column names) of each panel; a row is (name, [(comparison or None, the value's name)])."""
     (base, settings), found = settings_of(result.suite), {pair.b: pair.comparison for pair in result.pairs}
     (names, grid), single = grid_of(result.suite), {}
     for label, knobs in settings.items():

@@ -37,8 +37,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, say: Callable[[str], None] = lambda sentence: None) -> dict[str, RunConfig]:
-    """The run's own settings first, then each setting of its backend, or of training where there is none. One that is
-    not compatible with the run's is left out, and ``say`` gets the reason. Raises UserError when the mode has none."""
+    """The run's own settings first, then each of its mode; ``say`` gets why one is left out."""
     info = MODES[config.mode]
     if not info.sweep and not info.single:
         swept = [mode for mode, each in MODES.items() if each.sweep or each.single]

@@ -229,8 +229,7 @@ def summary(result: LabResult) -> list[Grid]:
 
 @style.styled
 def draw(result):
-    """The primary measure above, and what the mistake can be seen in below: curves over epochs, the ranks' own metrics,
-    what a file held, or the next measure; of a run that hangs only where its ranks are."""
+    """The primary measure, and below it what else shows the mistake; of a run that hangs only where its ranks are."""
     panels = panels_of(result)
     title = f"{result.mistake.title[0].upper()}{result.mistake.title[1:]}"
     key = "Bar or thick line: mean over seeds. Dot or thin line: a seed."

@@ -1,8 +1,6 @@
-"""A known mistake compared with the right version, over seeds: what it does, and how it is found. NAME=all: every
-mistake.
+"""A known mistake compared with the right version, over seeds. NAME=all: every mistake.
 
-What is measured, and what the primary measure is expected to do, is in the mistake's file (bench/mistakes) before any
-run.
+What is measured, and what the primary measure is expected to do, is fixed in the mistake's file (bench/mistakes).
 """
 
 import dataclasses

@@ -80,8 +80,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, name: str) -> dict[str, RunConfig]:
-    """The three programs of a replay. config: resolved. Raises UserError when it would change nothing, or needs another
-    workload."""
+    """The three programs of a replay. Raises UserError when it would change nothing, or needs another workload."""
     case = REPLAYS[name]
     if "storage_ms" in case.common:
         if config.data == "synthetic" or config.workers:

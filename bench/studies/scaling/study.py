@@ -1,5 +1,4 @@
-"""Weak and strong scaling of every mode: two suites, one with the batch of each device fixed, one with the global
-batch."""
+"""Weak and strong scaling: two suites, one with the batch of each device fixed, one with the global batch."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -25,9 +24,8 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool) -> dict[str, RunConfig]:
-    """Every mode at 1, 2, 4, … devices: the batch per device stays (weak) or the global batch does (strong). config:
-    resolved, for max_devices. On a CPU every device gets the same number of threads; with fewer cores than workers the
-    upper bound falls, too. Raises UserError when a global batch cannot be shared out evenly."""
+    """Every mode at 1, 2, 4, … devices, on a CPU each with as many threads. config: resolved, for max_devices.
+    Raises UserError when a global batch cannot be shared out evenly."""
     threads = max(1, config.threads // max_devices)
     found = {}
     for n in device_counts(max_devices, config.hosts):

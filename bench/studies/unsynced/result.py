@@ -89,8 +89,7 @@ class UnsyncedResult:
 
 
 def compare(suite: Suite) -> UnsyncedResult:
-    """Compare the programs of an unsynced suite, paired by seed. Raises UserError without a whole round, for records of
-    different workloads, and for one that says nothing of its replicas."""
+    """Compare the programs, paired by seed. Raises UserError as ``require_comparable``, and without REPLICAS=1."""
     require_comparable(suite, RULES)
     several = [program for program in suite.programs.values() if program.first.world_size > 1]
     order = several + [p for p in suite.programs.values() if p.first.world_size == 1]  # the control comes last
@@ -227,8 +226,7 @@ def summary(result: UnsyncedResult) -> list[Grid]:
 
 @style.styled
 def draw_distance(result):
-    """Two panels: the distance of every program's replicas, with the theory's over it; and that of the first
-    unsynchronised program by layer, over what it was at the start."""
+    """The distance of every program's replicas with the theory's, and by layer for the first unsynchronised program."""
     apart = [each for each in result.apart if each.most]
     key = "Thin: a seed. Thick: the mean over seeds. Black dots: theory, from learning rates and decay alone. "
     known = [each for each in apart if each.deviation is not None]

@@ -1,8 +1,4 @@
-"""What is lost when replicas start from different weights? Paired over seeds.
-
-Every mode of several processes, with its replicas made equal at the start and without, and dp, which has one set of
-weights, on the same batches.
-"""
+"""What is lost when replicas start from different weights? Paired over seeds; the control is dp, with one set."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -47,8 +43,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """Every mode that can forget it with its replicas made equal at the start, and without; where rank 0's buffers are
-    sent to all also without that; the control: modes of one process on several devices."""
+    """Every mode that can forget it, with it and without, and without buffers that rank 0 sends; the control."""
     config, found = even_threads(config), {}
     for mode in (mode for mode in modes if "init_sync" in MODES[mode].knobs):
         found[mode] = in_mode(config, mode)
