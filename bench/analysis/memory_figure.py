@@ -39,6 +39,9 @@ ON_GPU = (
 @style.styled
 def draw(result):
     """A stacked bar for each device of each program: of each source, the highest peak of all rounds."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     suite, on_gpu = result.suite, result.suite.device == "cuda"
     bars = {program.label: devices_of(program.records) for program in suite.programs.values()}
     known = [peaks for devices in bars.values() for peaks in devices.values()]
@@ -62,7 +65,11 @@ def draw(result):
     axes.margins(x=0.1)
     axes.set_xlim(left=0)
     style.finish(axes, "GiB")
-    style.legend_above(axes, 1, handles(parts, known))
+    shown = [Patch(facecolor=look.colour, edgecolor="black", hatch=look.hatch, label=name) for name, _, look in parts]
+    if any(peaks[HIGH_WATER] is not None for peaks in known):
+        label = "resident high-water mark, shared pages in full"
+        shown.append(Line2D([], [], color=style.VERMILION, linewidth=2.2, label=label))
+    style.legend_above(axes, 1, shown)
     return figure
 
 
@@ -103,17 +110,6 @@ def draw_bar(axes, y: float, peaks: dict, parts: list) -> None:
     axes.annotate(text, (left, y), (-5, 0), ha="right", color="white", weight="bold", **options)
     axes.plot([high, high], [y - BAR * 0.41, y + BAR * 0.41], color=style.VERMILION, linewidth=2.2)
     axes.annotate(f"{high:.2f}", (max(left, high), y), (5, 0), color=style.VERMILION, **options)
-
-
-def handles(parts: list, known: list[dict]) -> list:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    found = [Patch(facecolor=look.colour, edgecolor="black", hatch=look.hatch, label=n) for n, _, look in parts]
-    if any(peaks[HIGH_WATER] is not None for peaks in known):
-        label = "resident high-water mark, shared pages in full"
-        found.append(Line2D([], [], color=style.VERMILION, linewidth=2.2, label=label))
-    return found
 
 
 @style.styled

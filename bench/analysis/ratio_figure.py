@@ -31,7 +31,14 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
     looks, limits = style.looks(suite), (max(0.0, low), high)
     for row, pair in enumerate(pairs):
         write_sentence(axes, sentences[row], row + 0.04 / height, pair.flagged)
-        draw_rounds(axes, result, pair, looks[pair.b], row + 1 - DOTS / height, row + 1 - INTERVAL / height, limits)
+        found, look, y = pair.comparison, looks[pair.b], row + 1 - INTERVAL / height
+        far = {*result.outliers.get(pair.a, []), *result.outliers.get(pair.b, [])}
+        ratios = ratios_of(suite, pair)
+        heights = style.draw_dots(axes, ratios, row + 1 - DOTS / height, 0.09, look)
+        ring(axes, [point for number, *point in zip(suite.rounds, ratios, heights, strict=True) if number in far], 11)
+        if found.low is not None:
+            style.draw_interval(axes, found.low, found.high, y, limits, look.colour)
+        style.mark(axes, found.ratio, y)
         if row:
             axes.axhline(row, color=style.PALE, linewidth=1)
     xlabel = f"ratio of {suite.units}/s, first-named over second: right of 1 is faster"
@@ -59,17 +66,6 @@ def finish_rows(axes, rows: int, limits: tuple[float, float], xlabel: str) -> No
 def ratios_of(suite, pair) -> list[float]:
     a, b = suite.programs[pair.a], suite.programs[pair.b]
     return [y / x for x, y in zip(a.throughputs, b.throughputs, strict=True)]
-
-
-def draw_rounds(axes, result, pair, look, y_dots: float, y_interval: float, limits: tuple) -> None:
-    suite, found = result.suite, pair.comparison
-    ratios = ratios_of(suite, pair)
-    far = {*result.outliers.get(pair.a, []), *result.outliers.get(pair.b, [])}
-    heights = style.draw_dots(axes, ratios, y_dots, 0.09, look)
-    ring(axes, [(r, y) for number, r, y in zip(suite.rounds, ratios, heights, strict=True) if number in far], 11)
-    if found.low is not None:
-        style.draw_interval(axes, found.low, found.high, y_interval, limits, look.colour)
-    style.mark(axes, found.ratio, y_interval)
 
 
 def ring(axes, points: list[tuple], size: float) -> None:

@@ -209,6 +209,10 @@ def draw_interval(axes, low: float, high: float, y: float, limits: tuple[float, 
             axes.plot(x, y, marker, color=colour, markersize=9, clip_on=False)
 
 
+def bar(look: Look) -> dict:
+    return {"facecolor": look.colour, "alpha": 0.55, "edgecolor": "black", "linewidth": 0.8, "hatch": look.hatch}
+
+
 def mark(axes, value: float, y: float, size: float = 11, width: float = 2) -> None:
     axes.plot(value, y, "|", color=BLACK, markersize=size, markeredgewidth=width)
 

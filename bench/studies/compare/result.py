@@ -58,7 +58,7 @@ def draw_throughput(result):
     for y, (label, look) in enumerate(looks.items()):
         values, far = suite.programs[label].throughputs, result.outliers.get(label, [])
         mean = statistics.geometric_mean(values)
-        axes.barh(y, mean, 0.62, facecolor=look.colour, alpha=0.55, edgecolor="black", linewidth=0.8, hatch=look.hatch)
+        axes.barh(y, mean, 0.62, **style.bar(look))
         heights = style.draw_dots(axes, values, y, 0.16)
         rings = [point for number, *point in zip(suite.rounds, values, heights, strict=True) if number in far]
         ratio_figure.ring(axes, rings, 10.5)

@@ -259,13 +259,9 @@ def panels_of(result) -> list[tuple]:
     return measures
 
 
-def bar_style(look: Look) -> dict:
-    return {"facecolor": look.colour, "alpha": 0.55, "edgecolor": "black", "linewidth": 0.8, "hatch": look.hatch}
-
-
 def draw_bars(axes, result, row) -> None:
     for y, (look, values) in enumerate(zip(LOOKS.values(), (row.right, row.wrong), strict=True)):
-        axes.barh(y, statistics.fmean(values), 0.6, **bar_style(look))
+        axes.barh(y, statistics.fmean(values), 0.6, **style.bar(look))
         style.draw_dots(axes, values, y, 0.15)
         axes.annotate(row.sides[y], (max([0, *values]), y), (9, 0), textcoords="offset points", va="center",
                       size=style.TEXT)  # fmt: skip
@@ -299,7 +295,7 @@ def draw_ranks(axes, result) -> None:
         record = result.records[side][0]
         values = ranks_metric(record, record.observed)
         places = [rank + shift for rank in range(len(values))]
-        axes.bar(places, values, 0.36, label=side, **bar_style(look))
+        axes.bar(places, values, 0.36, label=side, **style.bar(look))
         for x, value in zip(places, values, strict=True):
             axes.annotate(format(value, form), (x, value), (0, 2), textcoords="offset points", ha="center",
                           size=style.SMALL)  # fmt: skip
@@ -310,7 +306,7 @@ def draw_ranks(axes, result) -> None:
 
 def draw_files(axes, result) -> None:
     counts = files_of(result.records["wrong"])
-    axes.barh(list(counts), list(counts.values()), 0.6, **bar_style(LOOKS["wrong"]))
+    axes.barh(list(counts), list(counts.values()), 0.6, **style.bar(LOOKS["wrong"]))
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.xaxis.get_major_locator().set_params(integer=True)

@@ -67,11 +67,9 @@ def configured(console, asked: RunConfig, mistake: Mistake) -> RunConfig:
     config = prepare(console, asked, trains=asked.epochs > 0)
     writes = {"checkpoint": mistake.lab.workload.get("checkpoint", False)}
     config = dataclasses.replace(config, **ALWAYS | writes)
-    return with_weights(console, config) if mistake.lab.pretrains else config
-
-
-def with_weights(console, config: RunConfig) -> RunConfig:
-    from bench.launch.launcher import launch
+    if not mistake.lab.pretrains:
+        return config
+    from bench.launch.launcher import launch  # not for a list of commands
     from bench.launch.progress_bar import LiveProgress
 
     training = dataclasses.replace(config, **PRETRAINING, seed=config.seed + 1000)

@@ -78,19 +78,17 @@ def draw(result):
     more = (key, bound_key + "machine itself takes, whatever the mode.") if bounds else (key,)
     figure, panels = style.panels(result, f"{suite.study.capitalize()} scaling", [PANEL] * 3, 0.9, more, sharex=True)
     counts = sorted({count for points in lines.values() for count in points})
+    to_scale = counts[-1] <= LINEAR_UP_TO
+    places = {count: float(count) if to_scale else math.log2(count) for count in counts}  # on the axis
     values = {f"{suite.units}/s": throughput, "speedup (×)": speedup, "efficiency (%)": efficiency}
     for axes, (label, value) in zip(panels, values.items(), strict=True):
-        draw_panel(axes, result, lines, bounds, counts, value)
+        draw_panel(axes, result, lines, bounds, places, value)
         style.finish(axes, y=label, grid="y")
     panels[-1].set_xlabel("devices" if suite.device == "cuda" else "devices (CPU workers)")
-    panels[-1].set_xticks([place(count, counts) for count in counts], [str(count) for count in counts])
+    panels[-1].set_xticks(list(places.values()), list(map(str, places)))
     panels[-1].margins(x=0.07)
     style.legend_above(panels[0], 3)
     return figure
-
-
-def place(count: int, counts: list[int]) -> float:
-    return float(count) if max(counts) <= LINEAR_UP_TO else math.log2(count)
 
 
 def aside(lines: dict, mode: str, count: int) -> float:
@@ -103,11 +101,11 @@ def aside(lines: dict, mode: str, count: int) -> float:
     return there.index(mode) - (len(there) - 1) / 2
 
 
-def draw_panel(axes, result, lines: dict, bounds: list[str], counts: list[int], value) -> None:
+def draw_panel(axes, result, lines: dict, bounds: list[str], places: dict[int, float], value) -> None:
     base = result.suite.programs[result.base]
     one = value(result, base)[0]
+    counts = list(places)
     ideal = {count: one if value is efficiency else one * count for count in counts}
-    places = {count: place(count, counts) for count in counts}
     axes.plot(
         list(places.values()), list(ideal.values()), color=style.GREY, linewidth=1, linestyle=(0, (4, 3)), label="ideal"
     )

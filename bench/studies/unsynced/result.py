@@ -91,8 +91,8 @@ class UnsyncedResult:
 def compare(suite: Suite) -> UnsyncedResult:
     """Compare the programs, paired by seed. Raises UserError as ``require_comparable``, and without REPLICAS=1."""
     require_comparable(suite, RULES)
-    several = [program for program in suite.programs.values() if program.first.world_size > 1]
-    order = several + [p for p in suite.programs.values() if p.first.world_size == 1]  # the control comes last
+    order = sorted(suite.programs.values(), key=lambda p: p.first.world_size == 1)  # the control comes last
+    several = [program for program in order if program.first.world_size > 1]
     top1 = {program.label: [top1_of(record) for record in program.records] for program in order}
     models = [model_of(p, name, top1, base_of(suite, p)) for p in order for name in top1[p.label][0]]
     return UnsyncedResult(suite, certify(records_of(suite), RULES), models, list(map(curve_of, several)))
