@@ -16,7 +16,7 @@ from bench.foreign.record import find as find_foreign
 from bench.mistakes import Finding
 from bench.record.disturbance import observed_of
 from bench.record.view import Record
-from bench.report.grouping import records_at
+from bench.report.pooling import records_at
 
 
 def run(args) -> int:

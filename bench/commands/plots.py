@@ -8,7 +8,7 @@ from bench.analysis.suite import suites_of
 from bench.commands.base import folder_of, warn
 from bench.errors import UserError, printable
 from bench.record.read import find_records
-from bench.report import runs_figure
+from bench.report import pool_figure
 from bench.studies.registry import study_of
 from bench.tasks.network import result
 from bench.tasks.network.record import by_suite, place_of
@@ -21,7 +21,7 @@ def run(args) -> int:
     networks, bad = find_networks(folder)
     records, refused = find_records(folder, needed=not networks + bad)
     suites, refused = suites_of(records), refused + bad
-    single = runs_figure.figures(records)
+    single = pool_figure.single_runs_figures(records)
     for suite in suites:
         study = study_of(suite)
         try:

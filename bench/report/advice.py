@@ -1,7 +1,4 @@
-"""From records to what advice is made from: the newest comparison, where its steps went, a profile, a link.
-
-Records of runs and of `bench network` alone are read; what was emulated or predicted is in files of other kinds.
-"""
+"""From measured records to the facts of an advice: the newest comparison, the parts of its steps, a profile, a link."""
 
 from collections.abc import Iterable
 
@@ -26,9 +23,8 @@ from bench.tasks.network.record import NetworkRecord
 
 
 def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[NetworkRecord] = ()) -> Facts:
-    """What these records say. suites: oldest first; runs: of no suite. Of several comparisons the newest counts that
-    has its rounds; without one, the newest profile of one device. Raises UserError where there is neither, and where a
-    suite compares different workloads."""
+    """The facts of the newest complete comparison; without one, of the newest profile of one device. suites: oldest
+    first. runs: of no suite. Raises UserError without either, and where a suite compares different workloads."""
     suite = choose_suite(suites)
     profiled = profile_for(suite, runs) if suite else newest(runs, has_profile)
     if not suite and not profiled:
@@ -63,7 +59,7 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
 
 
 def newest(records: list[Record], wanted) -> Record | None:
-    """The newest good record that is wanted; a disturbed one only where there is no other."""
+    """The newest good record for which ``wanted`` is true; a disturbed one only if there is no other."""
     found = [record for record in records if record.ok and wanted(record)]
     return max(found, key=lambda record: (not disturbances_of(record), record.started_at), default=None)
 
@@ -73,14 +69,13 @@ def has_profile(record: Record) -> bool:
 
 
 def same_machine(a: Record, b: Record) -> bool:
-    """Whether two records are of machines of one kind and of the same network."""
     one, other = machine_of(a), machine_of(b)
     return (one.hardware, one.network) == (other.hardware, other.network)
 
 
 def choose_suite(suites: list[Suite]) -> Suite | None:
-    """The newest comparison that has enough rounds and was not disturbed; else the newest with enough rounds, or with
-    any; a breakdown where there is none."""
+    """The newest comparison with enough rounds and not disturbed; else with enough rounds; else with any; else a
+    breakdown."""
     found = [(suite.study == COMPARE.name, min(suite.n, FEWEST_ROUNDS), not suite.disturbed, place)
              for place, suite in enumerate(suites)
              if suite.study in (COMPARE.name, BREAKDOWN.name) and suite.n]  # fmt: skip
@@ -88,14 +83,14 @@ def choose_suite(suites: list[Suite]) -> Suite | None:
 
 
 def facts_of_suite(suite: Suite, suites: list[Suite]) -> dict:
-    """What a suite says of its programs. suites: a breakdown among them knows more of their steps. Raises UserError."""
+    """The facts of a suite's programs. suites: a breakdown among them adds parts of their steps. Raises UserError."""
     more = [each for each in suites if each.study == BREAKDOWN.name and each.n >= FEWEST_ROUNDS and not each.disturbed]
     more = [each for each in more if same_machine(each.first, suite.first)]
     return {
         "disturbed": suite.disturbed,
         "withheld": withheld(suite.disturbance, suite.n),
-        "ways": tuple(way_of(program, [(suite, program), *same_in(more, program)])
-                      for program in suite.programs.values() if not program.is_bound and program.config.sync),
+        "ways": tuple(way_of(program, [suite, *more]) for program in suite.programs.values()
+                      if not program.is_bound and program.config.sync),
         "looks": len(suite.looks) or 1,
         "source": f"measured: {suite.id}, n = {suite.n}; {suite.machine}",
         "unfair": style.flag(study_of(suite).result(suite).certificate),
@@ -104,7 +99,7 @@ def facts_of_suite(suite: Suite, suites: list[Suite]) -> dict:
 
 
 def withheld(disturbance: str, rounds: int = FEWEST_ROUNDS) -> str:
-    """Why measurements recommend nothing: what disturbed them, or too few rounds; "" where they recommend something."""
+    """Why measurements are no basis for a recommendation; "" if they are one."""
     if disturbance:
         return f"the runs were disturbed: {disturbance}. Repeat them on an idle machine"
     if rounds < FEWEST_ROUNDS:
@@ -121,20 +116,15 @@ def facts_of_run(record: Record) -> dict:
     }
 
 
-def same_in(suites: list[Suite], program: Program) -> list[tuple[Suite, Program]]:
+def way_of(program: Program, suites: list[Suite]) -> Way:
+    """A program as it was measured; the parts of its step are from the last of these suites in which it ran."""
     found = [(suite, suite.programs[program.label]) for suite in suites if program.label in suite.programs]
-    return [(suite, other) for suite, other in found if not other.overrides(program)]
-
-
-def way_of(program: Program, places: list[tuple[Suite, Program]]) -> Way:
-    """A program as it was measured; the parts of its step are those of the last place where it ran."""
-    suite, same = places[-1]
+    suite, same = [(suite, other) for suite, other in found if other is program or not other.overrides(program)][-1]
     return Way(program.label, program.config, program.throughputs, parts_of(same, without_exchange(suite, same)))
 
 
 def without_exchange(suite: Suite, program: Program) -> Program | None:
-    """The same processes without any exchange: the program's own without it, or the upper bound; None where neither was
-    run, and of one process."""
+    """The same processes without communication: the program's own such run, or the no-communication baseline."""
     if program.first.mode.one_process:
         return None
     bounds = (each for each in suite.programs.values()
@@ -143,10 +133,13 @@ def without_exchange(suite: Suite, program: Program) -> Program | None:
 
 
 def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
-    """Milliseconds of a step in each round by what they are for; they add up to the step of the slowest rank. bare: the
-    same without exchange, which tells exposed communication and imbalance between ranks from the rest."""
+    """Part -> milliseconds of a step in each round; the parts add up to the step of the slowest rank. bare: the same
+    without communication, which separates exposed communication and imbalance between ranks from the rest."""
     steps = [breakdown.step_ms(record) for record in program.records]
-    found = {DATA_WAIT: [wait_ms(record) for record in program.records]}
+    found = {DATA_WAIT: []}
+    for part in map(breakdown.slowest, program.records):
+        phases = breakdown.phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s)
+        found[DATA_WAIT].append(1e3 * phases[breakdown.PHASES[0]])
     if bare:
         found[EXPOSED] = breakdown.exposed_comm(program, bare)[0]
         steps_s = ([part.step_time_s for part in record.samples] for record in bare.records)
@@ -156,13 +149,8 @@ def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
     return found | {COMPUTATION if bare or one else REST: rest}
 
 
-def wait_ms(record: Record) -> float:
-    part = breakdown.slowest(record)
-    return 1e3 * breakdown.phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s)["data wait"]
-
-
 def profile_for(suite: Suite, runs: list[Record]) -> Record | None:
-    """The newest profile of one device of a suite's workload, with the batch of its devices, from a machine alike."""
+    """The newest profile of one device with a suite's workload and per-device batch, from an equal machine."""
     most = max((record.config for record in suite.records), key=lambda config: config.num_devices)
 
     def fits(record: Record) -> bool:

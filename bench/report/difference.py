@@ -1,15 +1,15 @@
 """Two sets of records compared: two machines, two versions of torch, before and after a change.
 
-For every program (mode, devices, engine options) that both sets ran on the same workload: the ratio of B's throughput
-to A's with a 95 % interval, and a verdict in words. The sets share no rounds, so nothing is paired: Welch's t on the
-logarithms of throughput, and the Hodges–Lehmann shift with its exact rank-sum interval.
-"""
+For every program that both sets ran on the same workload: the ratio of B's throughput to A's with a 95 % interval, and
+a verdict. The sets share no rounds, so nothing is paired: Welch's t on the logarithms of throughput, and the
+Hodges–Lehmann shift with its exact rank-sum interval."""
 
 import dataclasses
 import functools
 import json
 import math
 import statistics
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +25,10 @@ from bench.foreign.record import NAME as FOREIGN
 from bench.foreign.record import ForeignRecord
 from bench.record.disturbance import in_words, worst
 from bench.record.view import Record
-from bench.report.grouping import confidence_of, label, of_place, of_program, records_at, usable
+from bench.report.pooling import confidence_of, label, of_place, of_program, records_at, usable
 
 TIE_MARGIN = 0.02
 EXACT_RECORDS = 64  # a side; the exact rank-sum distribution of more takes long, and adds nothing to Welch's interval
-
 SURROUNDINGS = ("machine", "device set", "code")  # facts of a certificate that two sets may differ in
 
 rank_sum_depth = functools.cache(formulas.rank_sum_depth)
@@ -37,7 +36,8 @@ rank_sum_depth = functools.cache(formulas.rank_sum_depth)
 
 @dataclass(frozen=True)
 class Difference:
-    """One program in both sets. Every ratio is B's throughput over A's; None where there are too few records."""
+    """One program in both sets. Every ratio is B's throughput over A's; None where there are too few records.
+    hl: Hodges–Lehmann."""
 
     name: str
     n_a: int  # records
@@ -53,12 +53,11 @@ class Difference:
     verdict: str  # as in stats.Comparison
     needed: int | None  # records a side, only when inconclusive
     outliers: list[str]  # run_ids of either side: shown, kept
-    unlike: list[str]  # what the runs did otherwise although the same was asked for
-    disturbance: str = ""  # by what any of the runs was disturbed: then there is no verdict
+    unlike: list[str]  # what differed between the runs although their options are equal
+    disturbance: str = ""  # what disturbed any of the runs: then there is no verdict
 
     @property
     def mark(self) -> str:
-        """What goes behind every verdict on runs that differed although the same was asked for."""
         return " (runs differ)" if self.unlike else ""
 
     def sentence(self) -> str:
@@ -66,7 +65,7 @@ class Difference:
         return stats.verdict_words(self, "A", "B", counted, TIE_MARGIN, self.needed, "records a side") + self.mark
 
     def against(self, bound: float) -> str:
-        """The interval's position relative to a slow-down of ``bound`` per cent: beyond, within, across, or unknown."""
+        """The interval's position relative to a slowdown of ``bound`` per cent: beyond, within, across, or unknown."""
         limit = 1 - bound / 100
         if self.low is None or self.disturbance:
             return "unknown"
@@ -83,60 +82,60 @@ class Result:
     by_threads: list[str] = dataclasses.field(default_factory=list)  # programs in groups by their threads in total
 
     def regressions(self, bound: float, strict: bool) -> list[str]:
-        """One sentence for each program that fails the bound: whose whole interval is slower. Strictly, each whose
-        whole interval is not shown to be within it, and each that B has no good record of."""
+        """One sentence for each program that fails the bound: its whole interval is slower. strict: also each whose
+        interval is not wholly within the bound, and each that B has no good record of."""
         text = {
             "beyond": "the whole interval is slower by more than",
             "across": "the interval reaches beyond",
             "unknown": "not judged, because runs were disturbed or are fewer than three a side:",
         }
-        failing = tuple(text) if strict else ("beyond",)
+        failing = text if strict else ("beyond",)
         judged = [(d, d.against(bound)) for d in self.differences]
         found = [f"{d.name}: {text[word]} {bound:g} %{d.mark}" for d, word in judged if word in failing]
         return found + [f"{name}: B has no good record of it" for name in self.only_a if strict]
 
 
 def compare_sets(a: list[Record], b: list[Record]) -> Result:
-    """Compare the programs of two sets that did the same work with as many threads. Raises UserError where a program of
-    both was run on different workloads, or where the sets share no program."""
-    parted = {
-        key
-        for side in (a, b)
-        for key, same in groups(side).items()
-        if len({record.threads_total for record in same}) > 1
-    }
-    groups_a, groups_b = (groups(side, parted) for side in (a, b))
-    shared = [key for key in groups_a if key in groups_b]
-    only_a, only_b = ([k for k in x if k not in y] for x, y in ((groups_a, groups_b), (groups_b, groups_a)))
-    called = labels([*groups_a, *only_b])
+    """Compare programs with the same work and as many threads. Raises UserError where a program of both sets was run on
+    different workloads, or where the sets share no program."""
+    parted = {key for side in (a, b) for key, same in groups(side).items()
+              if len({record.threads_total for record in same}) > 1}  # fmt: skip
+    sides = [groups(side, parted) for side in (a, b)]
+    only_a, only_b = without_partner(*sides)
+    called = labels([*sides[0], *only_b])
     refuse_other_workloads(only_a, only_b)
-    if not shared:
-        listed = [", ".join(called[key] for key in keys) for keys in (groups_a, groups_b)]
+    result = compare_groups(*({called[key]: same for key, same in side.items()} for side in sides), unlike)
+    if not result.differences:
+        listed = [", ".join(names) for names in (result.only_a, result.only_b)]
         raise UserError(f"the sets have no program in common: A has {listed[0]}; B has {listed[1]}")
-    differences = [
-        difference(called[key], groups_a[key], groups_b[key], unlike(groups_a[key], groups_b[key])) for key in shared
-    ]
-    alone = ([called[key] for key in keys] for keys in (only_a, only_b))
-    return Result(differences, *alone, sorted({label(dict(key)) for key in parted}))
+    return dataclasses.replace(result, by_threads=sorted({label(dict(key)) for key in parted}))
 
 
 def compare_foreign(a: list[ForeignRecord], b: list[ForeignRecord]) -> Result:
-    """The same of foreign scripts: those of one name, engine, devices and global batch are one program."""
+    """The same of external scripts: those with one name, launcher, devices and global batch are one program."""
+
+    def other_text(a: list[ForeignRecord], b: list[ForeignRecord]) -> list[str]:
+        texts = {record["script_sha256"] for record in [*a, *b]}
+        return ["the text of the script is not the same in all records"] if len(texts) > 1 else []
+
     called = foreign.labels([*a, *b])
-    sides = [group_by(records, lambda record: called[foreign.key_of(record)]) for records in (a, b)]
-    differences = []
-    for name in (name for name in sides[0] if name in sides[1]):
-        mine, theirs = (side[name] for side in sides)
-        texts = {record["script_sha256"] for record in [*mine, *theirs]}
-        apart = ["the text of the script is not the same in all records"] if len(texts) > 1 else []
-        differences.append(difference(name, mine, theirs, apart))
-    only_a, only_b = ([name for name in x if name not in y] for x, y in (sides, sides[::-1]))
-    return Result(differences, only_a, only_b)
+    sides = (group_by(records, lambda record: called[foreign.key_of(record)]) for records in (a, b))
+    return compare_groups(*sides, other_text)
+
+
+def compare_groups(a: dict[str, list], b: dict[str, list], find_unlike: Callable) -> Result:
+    """Compare groups with the same name. find_unlike: both groups -> ``Difference.unlike``."""
+    found = [difference(name, a[name], b[name], find_unlike(a[name], b[name])) for name in a if name in b]
+    return Result(found, *without_partner(a, b))
+
+
+def without_partner(a: Iterable, b: Iterable) -> tuple[list, list]:
+    return [key for key in a if key not in b], [key for key in b if key not in a]
 
 
 def groups(records: list[Record], parted: set[tuple] = frozenset()) -> dict[tuple, list[Record]]:
-    """Records by all that defines program and work, as ((option, value), …), each group in the order of time. parted:
-    the keys, with None for the threads, of programs that are parted by their threads, too."""
+    """Records by all that defines program and work, as ((option, value), …), each group sorted by time. parted: the
+    keys, with None for the threads, of programs that are also separated by their threads."""
 
     def group_of(record: Record) -> tuple:
         values = {name: getattr(record.config, name) for name in names(*WORK, *PROGRAM)} | of_place(record)
@@ -151,7 +150,7 @@ def differing(one: tuple, other: tuple) -> list[str]:
 
 
 def labels(keys: list[tuple]) -> dict[tuple, str]:
-    """A name for each group: mode, devices and engine options, and what else distinguishes groups of one name."""
+    """A name for each group: mode, devices and backend options, and what else distinguishes groups of one name."""
     plain = {key: label(dict(key)) for key in keys}
     found = {}
     for key, name in plain.items():
@@ -163,26 +162,23 @@ def labels(keys: list[tuple]) -> dict[tuple, str]:
 
 
 def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
-    """Raise UserError where one program has groups without a partner on both sides, which differ in more than threads:
-    it ran on different workloads. Of several such groups the two that differ least are named."""
-    found = []
+    """Raise UserError where one program ran on different workloads: it has groups without a partner on both sides that
+    differ in more than threads. Of several such groups the two that differ least are named."""
+    programs = {}  # how the workloads differ -> the programs
     for key in only_a:
         others = [other for other in only_b if not any(map(of_program, differing(key, other)))]
-        if others:
-            nearest = min(others, key=lambda other: len(differing(key, other)))
-            mine, theirs = dict(key), dict(nearest)
-            apart = [name for name in differing(key, nearest) if name != "threads_total"]
-            if apart:
-                text = ", ".join(f"{name} is {mine[name]} in A and {theirs[name]} in B" for name in apart)
-                found.append((label(mine), text))
-    if found:
-        texts = {text: [n for n, t in found if t == text] for _, text in found}
-        listed = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+        nearest = min(others, key=lambda other: len(differing(key, other)), default=key)
+        mine, theirs = dict(key), dict(nearest)
+        apart = [name for name in differing(key, nearest) if name != "threads_total"]
+        if apart:
+            text = ", ".join(f"{name} is {mine[name]} in A and {theirs[name]} in B" for name in apart)
+            programs.setdefault(text, []).append(label(mine))
+    if programs:
+        listed = "; ".join(f"{', '.join(names)}: {text}" for text, names in programs.items())
         raise UserError(f"the sets are of different workloads and cannot be compared: {listed}")
 
 
-def difference(name: str, a: list[Record], b: list[Record], apart: list[str]) -> Difference:
-    """Compare one program's records of both sets. apart: what they did otherwise."""
+def difference(name: str, a: list[Record], b: list[Record], unlike: list[str]) -> Difference:
     xs, ys = ([record.throughput for record in side] for side in (a, b))
     means = [statistics.geometric_mean(side) for side in (xs, ys)]
     ratio, low, high = means[1] / means[0], None, None
@@ -194,7 +190,7 @@ def difference(name: str, a: list[Record], b: list[Record], apart: list[str]) ->
     wild = [side[i].run_id for side, values in ((a, xs), (b, ys)) for i in stats.outliers(values)]
     needed = records_needed(xs, ys, confidence) if word == "inconclusive" else None
     return Difference(
-        name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys, confidence), word, needed, wild, apart,
+        name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys, confidence), word, needed, wild, unlike,
         why,
     )  # fmt: skip
 
@@ -209,8 +205,8 @@ def shift(a: list[float], b: list[float], confidence: float) -> tuple[float | No
 
 
 def records_needed(a: list[float], b: list[float], confidence: float) -> int:
-    """About how many records a side would give a verdict if both sides kept their means and deviations:
-    ``stats.rounds_needed`` for samples that do not pair, with Welch's degrees of freedom."""
+    """About how many records a side would give a verdict: ``stats.rounds_needed`` for unpaired samples, with Welch's
+    degrees of freedom."""
     logs = [[math.log(x) for x in side] for side in (a, b)]
     effect = abs(statistics.fmean(logs[1]) - statistics.fmean(logs[0]))
     variances = [statistics.variance(side) for side in logs]
@@ -225,7 +221,6 @@ def records_needed(a: list[float], b: list[float], confidence: float) -> int:
 
 
 def surroundings(record: Record) -> dict[str, str]:
-    """What surrounds a run and is not asked for by its user: machine, devices, versions, revision."""
     environment = record.environment
     parts = {name: environment.get(name) for name in ("machine", "versions", "git", "variables")}
     found = {f"{part}.{k}": v for part, values in parts.items() for k, v in (values or {}).items()}
@@ -235,7 +230,7 @@ def surroundings(record: Record) -> dict[str, str]:
 
 
 def changes(a: list[Record], b: list[Record]) -> list[str]:
-    """In what the surroundings of two sets differ, one line a field: ``versions.torch: "2.6" in A, "2.7" in B``."""
+    """How the surroundings differ, one line a field: ``versions.torch: "2.6" in A, "2.7" in B``."""
     sides = [[surroundings(record) for record in side] for side in (a, b)]
     names = dict.fromkeys(name for side in sides for found in side for name in found)
     lines = []
@@ -247,8 +242,7 @@ def changes(a: list[Record], b: list[Record]) -> list[str]:
 
 
 def unlike(a: list[Record], b: list[Record]) -> list[str]:
-    """What one program's runs did otherwise although the same was asked for; ``changes`` reads machine, devices and
-    code."""
+    """What differs between one program's runs although their options are equal; ``changes`` has the surroundings."""
     facts = [f for f in certify({"A": a, "B": b}).facts if f.name not in SURROUNDINGS]
     lines = [
         f"{f.name}: {f.values['A']} in A, {f.values['B']} in B" for f in facts if f.status in ("differs", "inherent")
@@ -258,8 +252,8 @@ def unlike(a: list[Record], b: list[Record]) -> list[str]:
 
 
 def read_side(text: str, name: str, needed: bool = True) -> tuple[list[Record], list[str]]:
-    """The good records of a folder, or of one record's file, and sentences on what is left out. Raises UserError when
-    none is good, and some are needed."""
+    """The good records of a folder or file, and sentences on what is left out. Raises UserError when none is good and
+    some are needed."""
     path = Path(text)
     found, refused = ([], []) if path.name == FOREIGN and not needed else records_at(path, needed)
     good = usable(found)

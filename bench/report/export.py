@@ -1,13 +1,12 @@
-"""Records as data: pandas frames, and tables in CSV, Parquet and Markdown made from them.
+"""Records as pandas frames, and as tables in CSV, Parquet and Markdown.
 
-A frame has one row per record (``runs_frame``), or per device and source of memory (``memory_frame``). Columns have the
-names of the record, with their units, joined by ``_`` where they lie deeper. A value that a record does not have is
-missing (NA), never 0. CSV and Parquet hold every column, Markdown those that fit a page.
-"""
+Columns have the names of the record, with their units, joined by ``_`` where they are nested. A value that a record
+does not have is missing (NA), never 0. CSV and Parquet hold every column, Markdown those that fit a page."""
 
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from bench import files, formulas, spreadsheet
 from bench.config import options
@@ -21,6 +20,7 @@ from bench.report.markdown import table
 
 FORMATS = ("csv", "parquet", "md")
 DTYPES = {int: "Int64", bool: "boolean", float: "float64", str: "string"}
+EMPTY = {"config": {}, "topology": {}, "environment": {}, "samples": [], "summary": {}}
 SOURCES = (*MEMORY_ORDER, "rss_hwm")
 LABELS = ("run_id", *options.LABELS)  # first in every table
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
@@ -66,18 +66,12 @@ ALWAYS = ("mode", "num_devices", "throughput_per_s", "step_time_s_median")
 def runs_frame(records: list[Record]):
     """One row per record, in their order.
 
-    throughput_per_s and step_time_s of a profiled run are missing: the profiler slows it, and they are no
-    result. phase_time_s_<phase>_median: over the timed steps of all ranks. peak_memory_gib_<source>_max: the fullest
-    device's.
+    throughput_per_s and step_time_s of a profiled run are missing, because the profiler slows it.
+    phase_time_s_<phase>_median: over the timed steps of all ranks. peak_memory_gib_<source>_max: the fullest device's.
     """
     rows = [row(record) for record in records]
-    names = dict.fromkeys(name for found in rows for name in found)
-    last = sorted((name for name in names if name.startswith(("phase_time_s_", "peak_memory_gib_"))), key=place)
-    columns = [name for name in names if name not in last] + last
-    return typed(rows, columns or list(row(EMPTY)), types())
-
-
-EMPTY = {"config": {}, "topology": {}, "environment": {}, "samples": [], "summary": {}}
+    names = dict.fromkeys(name for found in rows or [row(EMPTY)] for name in found)
+    return typed(rows, sorted(names, key=place))
 
 
 def memory_frame(records: list[Record]):
@@ -92,10 +86,8 @@ def memory_frame(records: list[Record]):
         for source in sorted(set(device) - PLACE, key=source_place)
         if device[source] is not None
     ]
-    columns = [*LABELS, "mode", "rank", "node", "device", "source", "peak_memory_gib"]
-    return typed(
-        rows, columns, types() | {"rank": int, "node": str, "device": str, "source": str, "peak_memory_gib": float}
-    )
+    kinds = {"rank": int, "node": str, "device": str, "source": str, "peak_memory_gib": float}
+    return typed(rows, [*LABELS, "mode", *kinds], kinds)
 
 
 def row(record: Mapping) -> dict:
@@ -127,44 +119,34 @@ def at(values, path: str):
     return values
 
 
-def types() -> dict[str, type]:
-    """Column -> type, of all columns that are not a float."""
-    return (
-        {name: base_type(f) for name, f in FIELDS.items()} | {name: kind for name, (_, kind) in COLUMNS.items()} | HEAD
-    )
-
-
 def place(column: str) -> tuple:
-    """The order of the columns that depend on the records: phases, then memory by source."""
-    source = column.removeprefix("peak_memory_gib_").removesuffix("_max")
-    return (column.startswith("peak_memory_gib_"), *source_place(source))
+    """Sort key: the columns that every record has, as they are; then phases by name; then memory by source."""
+    if column.startswith("peak_memory_gib_"):
+        return 2, *source_place(column.removeprefix("peak_memory_gib_").removesuffix("_max"))
+    return (1, 0, column) if column.startswith("phase_time_s_") else (0,)
 
 
 def source_place(source: str) -> tuple:
-    """The order of memory sources: those of SOURCES, then the rest by name."""
+    """Sort key: memory sources in the order of SOURCES, then the rest by name."""
     return SOURCES.index(source) if source in SOURCES else len(SOURCES), source
 
 
-def typed(rows: list[dict], columns: list[str], kinds: dict[str, type]):
-    """A frame whose columns have their type even where values are missing or there is no row at all."""
+def typed(rows: list[dict], columns: list[str], more: Mapping[str, type] = MappingProxyType({})):
+    """A frame whose columns have their type even where values are missing or there is no row. more: column -> type."""
     import pandas as pd
 
-    return pd.DataFrame(
-        {
-            name: pd.array([found.get(name) for found in rows], dtype=DTYPES[kinds[name]])
-            if kinds.get(name, float) is not float
-            else pd.Series([found.get(name) for found in rows], dtype="float64")
-            for name in columns
-        }
-    )
+    kinds = {name: base_type(f) for name, f in FIELDS.items()}
+    kinds |= {name: kind for name, (_, kind) in COLUMNS.items()} | HEAD | more
+    frame = pd.DataFrame({name: pd.Series([found.get(name) for found in rows], dtype=object) for name in columns})
+    return frame.astype({name: DTYPES[kinds.get(name, float)] for name in columns})
 
 
 def write_table(records: list[Record], path: str | Path | None, form: str | None = None, memory: bool = False) -> None:
-    """Write the records' table to ``path``, or to standard output where it is None.
+    """Write the records' table to ``path``, or to standard output.
 
-    form: csv, parquet or md; None: by the file's name, and md without a file. memory: the long table of memory by
-    device instead. A file is written whole or not at all, and one that exists is never overwritten. Raises UserError
-    on an unknown form, a file that exists or cannot be written, Parquet without a file, or without pyarrow.
+    form: csv, parquet or md; None: by the file's name, and md without a file. memory: write ``memory_frame``. The
+    write is atomic. Raises UserError on an unknown form, a file that exists or cannot be written, Parquet without a
+    file, or without pyarrow.
     """
     form = form or (Path(path).suffix.removeprefix(".") if path else "md")
     if form not in FORMATS:
@@ -175,22 +157,19 @@ def write_table(records: list[Record], path: str | Path | None, form: str | None
     if form == "parquet":
         save(Path(path), lambda file: to_parquet(frame, file))
         return
-    text = to_csv(frame) if form == "csv" else markdown(frame, None if memory else PAGE)
+    if form == "csv":
+        texts = frame.select_dtypes("string").apply(lambda column: column.map(spreadsheet.cell, na_action="ignore"))
+        text = frame.assign(**texts).to_csv(index=False, lineterminator="\n")
+    else:
+        text = markdown(frame, None if memory else PAGE)
     if path is None:
         sys.stdout.write(text)
-        return
-    save(Path(path), lambda file: file.write_text(text, encoding="utf-8"))
-
-
-def to_csv(frame) -> str:
-    """A frame as CSV. A text that a spreadsheet would take for a formula begins with '."""
-    texts = frame.select_dtypes("string")
-    safe = texts.apply(lambda column: column.map(spreadsheet.cell, na_action="ignore"))
-    return frame.assign(**safe).to_csv(index=False, lineterminator="\n")
+    else:
+        save(Path(path), lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def to_parquet(frame, path: Path) -> None:
-    """Write a frame as Parquet. Raises UserError without pyarrow."""
+    """Raises UserError without pyarrow."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
@@ -199,9 +178,9 @@ def to_parquet(frame, path: Path) -> None:
 
 
 def save(path: Path, write) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, and give it that name. Raises UserError."""
+    """Let ``write`` fill a temporary file beside ``path``, then rename it. Raises UserError."""
     if path.exists():
-        raise UserError(f"{path} is there already and is not overwritten: name another file")
+        raise UserError(f"{path} exists and is not overwritten: name another file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.written_whole(path) as temporary:
@@ -211,8 +190,8 @@ def save(path: Path, write) -> None:
 
 
 def markdown(frame, columns=None) -> str:
-    """A frame as a Markdown table. columns: those that may be shown, where the frame has a value in them; of these,
-    the ones that are equal in all rows are said once, above the table."""
+    """A frame as a Markdown table. columns: those that may be shown, if the frame has a value in them; those that are
+    equal in all rows are given once, above the table."""
     shown = [name for name in columns or frame.columns if name in frame.columns and frame[name].notna().any()]
     alike = []
     if columns and len(frame) > 1:
@@ -228,7 +207,7 @@ def markdown(frame, columns=None) -> str:
 
 
 def cell(value) -> str:
-    """A value of a Markdown table: five significant digits, nothing where it is missing.
+    """Five significant digits; nothing where the value is missing.
 
     >>> cell(0.123456), cell(1234.5678), cell(12345678.0), cell(float("nan")), cell(7), cell("a")
     ('0.12346', '1234.6', '12345678', '', '7', 'a')

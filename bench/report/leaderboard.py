@@ -1,10 +1,8 @@
-"""The leaderboard of a class: how much faster than one process each student's program is, computing the same update.
+"""The leaderboard of a class, by the ratio of throughput to ``single`` of the same comparison.
 
-What is ranked is the ratio of throughput to ``single`` of the same comparison, so another machine is no head start;
-other work, another kind of device or another number of them is a table of its own. A program counts where the
-certificate of it and ``single`` has nothing that differs. Programs whose intervals overlap share their places; a
-comparison with a disturbed run has none. A record is a file that can be edited: run the first places again.
-"""
+Each kind and number of devices and each workload has its own table. A program counts only if its certificate with
+``single`` shows no difference. Programs whose intervals overlap share their places; disturbed comparisons get none.
+Records can be edited: repeat the first places yourself."""
 
 import collections
 from dataclasses import dataclass
@@ -19,7 +17,6 @@ from bench.errors import UserError, printable
 from bench.measure.environment import source_hash
 from bench.record.disturbance import LABEL
 from bench.record.read import find_records
-from bench.record.view import Record
 from bench.report.pooling import workload_of
 
 QUALIFYING_ROUNDS = 6
@@ -28,24 +25,20 @@ KINDS = {"cpu": "CPU workers", "cuda": "GPUs"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A student's best program on one work. work: what is comparable with it, in words."""
+    """A student's best program on one work."""
 
     student: str
     program: str
-    work: str
+    work: str  # workload, kind and number of devices: what shares a table
     code: str
     machine: str
     comparison: stats.Comparison
     disturbed: bool
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        return self.comparison.low, self.comparison.high
-
 
 def entries(folder: Path) -> tuple[list[Entry], list[str]]:
-    """Every student's best programs, and a sentence on each that does not count. Raises UserError without students'
-    folders."""
+    """Every student's best programs, and a sentence on each that does not count. folder: one folder per student inside;
+    raises UserError without any."""
     inside = Path(folder).iterdir() if Path(folder).is_dir() else []
     students = sorted(path for path in inside if path.is_dir() and not path.name.startswith((".", "__")))
     if not students:
@@ -64,25 +57,18 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
         before = len(said)
         try:
             its = [entry for suite in suites_of(own) for entry in of_suite(student, suite, said)]
-        except UserError as error:  # what one has handed in is nobody else's matter
+        except UserError as error:
             said.append(f"{student}: {error}")
             continue
-        if found and not its and len(said) == before:  # nobody has said why
+        if found and not its and len(said) == before:
             said.append(f"{student}: no comparison (make compare) with a program on several devices")
-        entered += best_of(its)
+        its.sort(key=lambda entry: (not entry.disturbed, entry.comparison.ratio))
+        entered += {entry.work: entry for entry in its}.values()  # the last of each work: the best
     return entered, said
 
 
-def best_of(found: list[Entry]) -> list[Entry]:
-    """The highest ratio on each work, of those that were not disturbed where there are such."""
-    best = {}
-    for entry in sorted(found, key=lambda entry: (not entry.disturbed, entry.comparison.ratio)):
-        best[entry.work] = entry
-    return list(best.values())
-
-
 def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
-    """The programs of one comparison that count. said: gets a sentence on each that does not."""
+    """The programs of one comparison that count; a sentence on each other is appended to ``said``."""
     if suite.study != "compare":
         return []
     base = next((each for each in suite.programs.values() if each.config.num_devices == 1 and not each.is_bound), None)
@@ -97,10 +83,9 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
         if pair.flagged:
             said.append(f"{student}: {program.label} of {suite.id} does not count: {pair.certificate.sentence()}")
             continue
-        code = "as here" if revision(program.first) == source_hash() else "other"
-        found.append(
-            Entry(student, program.label, work_of(program.first), code, suite.machine, pair.comparison, suite.disturbed)
-        )
+        code, config = "as here" if revision(program.first) == source_hash() else "other", program.config
+        work = f"{config.num_devices} {KINDS[config.device]}: {workload_of(program.first)}"
+        found.append(Entry(student, program.label, work, code, suite.machine, pair.comparison, suite.disturbed))
     return found
 
 
@@ -116,20 +101,14 @@ def why_not_counted(suite: Suite, base: Program | None) -> str:
     return ""
 
 
-def work_of(record: Record) -> str:
-    """What may stand in one table: the same work on as many devices of the same kind."""
-    return f"{record.config.num_devices} {KINDS[record.config.device]}: {workload_of(record)}"
-
-
-def places(found: list[Entry]) -> dict[str, tuple[int, int]]:
-    """Student -> first and last place that the interval leaves open, among entries of one work that were not
-    disturbed."""
-    sure, placed = {}, [entry for entry in found if not entry.disturbed]
-    for entry in placed:
-        ahead = sum(other.interval[0] > entry.interval[1] for other in placed)
-        behind = sum(other.interval[1] < entry.interval[0] for other in placed)
-        sure[entry.student] = (1 + ahead, len(placed) - behind)
-    return sure
+def place(entry: Entry, found: list[Entry]) -> str:
+    """The first and last place that the interval leaves open among undisturbed entries of one work."""
+    if entry.disturbed:
+        return LABEL
+    mine, placed = entry.comparison, [each.comparison for each in found if not each.disturbed]
+    ahead = sum(other.low > mine.high for other in placed)
+    behind = sum(other.high < mine.low for other in placed)
+    return "–".join(map(str, dict.fromkeys((1 + ahead, len(placed) - behind))))
 
 
 def grids(found: list[Entry]) -> list[Grid]:
@@ -138,11 +117,9 @@ def grids(found: list[Entry]) -> list[Grid]:
     tables = []
     for work in sorted({entry.work for entry in found}):
         same = sorted((e for e in found if e.work == work), key=lambda e: (e.disturbed, -e.comparison.ratio))
-        open_to = places(same)
         rows = [
-            [LABEL if e.disturbed else "–".join(map(str, dict.fromkeys(open_to[e.student]))), printable(e.student),
-             e.program, f"{e.comparison.ratio:.3f}",
-             words.span(*e.interval, ".3f"), str(e.comparison.n), e.code, e.machine]
+            [place(e, same), printable(e.student), e.program, f"{e.comparison.ratio:.3f}",
+             words.span(e.comparison.low, e.comparison.high), str(e.comparison.n), e.code, e.machine]
             for e in same
         ]  # fmt: skip
         tables.append(Grid(head, rows, work, frozenset(i for i, e in enumerate(same) if e.disturbed)))

@@ -6,7 +6,7 @@ from bench.analysis.tables import Grid
 
 
 def table(head: list[tuple[str, bool]], rows: list[list[str]]) -> str:
-    """A table. head: (name, whether its cells are numbers).
+    """head: (name, whether its cells are numbers).
 
     >>> print(table([("mode", False), ("n", True)], [["ddp", "8"]]), end="")
     | mode | n |
@@ -14,17 +14,9 @@ def table(head: list[tuple[str, bool]], rows: list[list[str]]) -> str:
     | ddp | 8 |
     """
     names = [" ".join(name.split()) for name, _ in head]
-    lines = [line(names), line("---:" if number else "---" for _, number in head), *map(line, rows)]
-    return "\n".join(lines) + "\n"
-
-
-def line(cells) -> str:
-    """One line of a table; what would end a cell is escaped.
-
-    >>> line(["a|b", "c"])
-    '| a\\\\|b | c |'
-    """
-    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    lines = [names, ["---:" if number else "---" for _, number in head], *rows]
+    cells = ([str(cell).replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def grid(found: Grid) -> str:
@@ -32,9 +24,7 @@ def grid(found: Grid) -> str:
 
 
 def with_blocks(text: str, blocks: dict[str, str]) -> str:
-    """A text in which what is between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->`` is the block of that name.
-
-    Raises KeyError for a name that is not among the blocks.
+    """Replace what is between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->`` by the block of that name.
 
     >>> with_blocks("a\\n<!-- begin: x -->\\nold\\n<!-- end: x -->\\n", {"x": "new\\n"})
     'a\\n<!-- begin: x -->\\nnew\\n<!-- end: x -->\\n'

@@ -1,8 +1,7 @@
-"""One self-contained HTML page of all records: question and answer, certificate, pictures, tables, how to repeat it.
+"""One self-contained HTML page of all records.
 
-Of several suites of one subject (one study, on one machine and network with as many devices) the newest that has its
-rounds is shown in full, or the newest with any where none has. Each other one is a line.
-"""
+Of several suites of one subject (study, machine, network, number of devices) the newest complete one is shown in full,
+or the newest with any rounds. The others get one line each."""
 
 import re
 from collections import Counter
@@ -23,7 +22,7 @@ from bench.mistakes import MISTAKES
 from bench.predict.advice.answers import of_measured, standing
 from bench.record import describe
 from bench.record.view import Record
-from bench.report import runs_figure
+from bench.report import pool_figure
 from bench.report.advice import facts_of
 from bench.report.pooling import machine_of
 from bench.studies.compare.study import COMPARE
@@ -32,31 +31,30 @@ from bench.tasks.network import result as network_result
 from bench.tasks.network.record import NetworkRecord
 from bench.tasks.network.record import by_suite as networks_by_suite
 
-TEMPLATE = "page.html.j2"
 NAMES = {"n": "steps"}  # of columns, where a page says more than a terminal
 
 
 class Subject(NamedTuple):
-    """What a suite is about: suites of one subject can stand for each other."""
+    """Of suites with equal subjects the page shows one."""
 
     study: str
     about: str  # which knobs, replay or mistake
     machine: str
     devices: int  # the most
-    network: str  # what is said of it
+    network: str
 
 
 def write_page(
     suites: list[Suite], others: list[Record], refused: list[str], path: Path, networks: list[NetworkRecord] = (),
     foreign: list[ForeignRecord] = (),
 ) -> Path:  # fmt: skip
-    """Write the page, whole or not at all; returns its path. suites, networks, foreign: oldest first. others: records
-    of no suite, failed ones too. refused: a sentence for each file that is no good record. Raises OSError."""
+    """Write the page atomically and return its path. suites, networks, foreign: oldest first. others: records of no
+    suite, also failed ones. refused: a sentence for each file that is not a good record. Raises OSError."""
     text = page(suites, others, refused, networks, foreign)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with files.written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-    return Path(path)
+    return path
 
 
 def page(
@@ -74,34 +72,30 @@ def page(
     twins = Counter(key[:2] for key in order)
     sections = [(study_of(shown[key]), section(shown[key], twins[key[:2]] > 1)) for key in order]
     lines = [line_of(suite) for suite in reversed(suites) if suite is not shown[subject(suite)]]
-    measured = networks_by_suite(networks)
-    newest = {
-        (network_result.standing(found)[0], describe.machine_line(found[0])): found for found in measured.values()
-    }
-    lines += [
-        f"{name}: messages; {network_result.standing(found)[0]}; n = {found[0].plan.rounds}"
-        for name, found in measured.items()
-        if found not in newest.values()
-    ]
+    measured = {name: (found, network_result.standing(found)[0])
+                for name, found in networks_by_suite(networks).items()}  # fmt: skip
+    newest = {(standing, describe.machine_line(found[0])): found for found, standing in measured.values()}
+    lines += [f"{name}: messages; {standing}; n = {found[0].plan.rounds}"
+              for name, (found, standing) in measured.items() if found not in newest.values()]  # fmt: skip
     failed = [record for record in others if record.failure] + [record for suite in suites for record in suite.failed]
     runs = [record for record in others if record.ok]
+    warnings = []
+    for record in runs:
+        mistake = record.config.mistake
+        said = ("" if mistake == "none" else MISTAKES[mistake].warning, describe.interrupted(record))
+        warnings += [f"{record.run_id}: {sentence}" for sentence in said if sentence]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    return environment.get_template(TEMPLATE).render(
+    return environment.get_template("page.html.j2").render(
         advice=advice_section(suites),
         sections=[found for study, found in sections if not study.card],
         networks=[network_section(found) for found in newest.values()],
         foreign=foreign_section(foreign) if foreign else None,
         cards=[found for study, found in sections if study.card],
         card_study=next(study for study in STUDIES.values() if study.card),
-        warnings=[
-            f"{record.run_id}: {said}"
-            for record in runs
-            for tell in (warning_of, describe.interrupted)
-            if (said := tell(record))
-        ],
+        warnings=warnings,
         more=lines + failed_lines(others),
         runs=runs_section(runs),
         failed=failed_grid([record for record in failed if not record.failed_on_purpose]),
@@ -110,26 +104,22 @@ def page(
 
 
 def advice_section(suites: list[Suite]) -> dict | None:
-    """All that the template shows of the advice: what the newest comparison answers; None without one."""
+    """What the newest comparison answers; None without one."""
     if not any(suite.study == COMPARE.name and suite.n for suite in suites):
         return None
     try:
         facts = facts_of(suites, [])
     except UserError:  # the suite's own section says why
         return None
-    return {
-        "flag": facts.unfair,
-        "withheld": facts.withheld,
-        "answers": of_measured(facts),
-        "standing": standing(facts),
-    }
+    return {"flag": facts.unfair, "withheld": facts.withheld, "answers": of_measured(facts),
+            "standing": standing(facts)}  # fmt: skip
 
 
 def place_of(key: Subject) -> tuple:
-    study = STUDIES.get(key.study)
-    if study is None:
+    """Sort key: studies and their questions in the registry's order; unknown studies last."""
+    if key.study not in STUDIES:
         return len(STUDIES), 0, key
-    questions = list(study.questions)
+    questions = list(STUDIES[key.study].questions)
     return list(STUDIES).index(key.study), questions.index(key.about) if key.about in questions else -1, key
 
 
@@ -140,8 +130,8 @@ def subject(suite: Suite) -> Subject:
 
 
 def completeness(suite: Suite) -> int:
-    """3 for a suite with the rounds that it should have, 2 with enough for an interval, 1 with fewer or disturbed, 0
-    with none. One that went on until there were verdicts should have those of its first look."""
+    """3: a suite with the rounds that it should have (a sequential one: those of its first interim analysis), 2: enough
+    for an interval, 1: fewer, or disturbed, 0: none."""
     enough = suite.looks[0] if suite.looks else study_of(suite).enough
     if suite.n < min(enough, FEWEST_ROUNDS) or suite.disturbed:
         return min(1, suite.n)
@@ -149,8 +139,8 @@ def completeness(suite: Suite) -> int:
 
 
 def section(suite: Suite, twin: bool = False) -> dict:
-    """All that the template shows of one suite; one that cannot be compared says why and shows nothing else. twin: the
-    page has another suite of the same study, on another machine or number of devices."""
+    """What the template shows of one suite; of one that cannot be compared the reason ("refusal"). twin: the page has
+    another suite of the same study, on another machine or number of devices, so the heading names them."""
     study = study_of(suite)
     found = {
         "id": suite.id,
@@ -165,6 +155,7 @@ def section(suite: Suite, twin: bool = False) -> dict:
         "command": study.repeat(suite),
         "commands": commands(suite),
         "environment": environment_grid(suite.first),
+        "refusal": None,
     }
     try:
         result = study.result(suite)
@@ -172,7 +163,6 @@ def section(suite: Suite, twin: bool = False) -> dict:
         return found | {"refusal": str(error)}
     preview = [f"preview: n = {suite.n}, no interval and no verdict"] if suite.n < FEWEST_ROUNDS else []
     return found | {
-        "refusal": None,
         "answers": preview + study.answer(result),
         "flag": style.flag(result.certificate),
         "fair": result.certificate.sentence(),
@@ -186,7 +176,6 @@ def section(suite: Suite, twin: bool = False) -> dict:
 
 
 def memory_grids(records: list[Record]) -> list[Grid]:
-    """What memory is filled with, of the records that tell it; the fuller device 0 of DataParallel in the caption."""
     grid = tables.measured_memory(records)
     said = dict.fromkeys(sentence for record in records for sentence in describe.memory_sentences(record))
     return [replace(grid, caption=". ".join([grid.caption, *said]))] if len(grid.head) > 1 else []
@@ -222,7 +211,6 @@ def foreign_section(records: list[ForeignRecord]) -> dict:
 
 
 def where(suite: Suite) -> str:
-    """The devices and the machine of a suite, behind a heading."""
     about, workers = subject(suite), "GPU" if suite.device == "cuda" else "CPU worker"
     network = f", {about.network}" if about.network else ""
     return f" ({about.devices} {workers}{'' if about.devices == 1 else 's'}, {about.machine}{network})"
@@ -238,7 +226,7 @@ def notes(suite: Suite) -> list[str]:
 
 
 def picture(owner: str, label: str, figure) -> dict:
-    """A picture as inline SVG, with ids of its own: those of two pictures would meet in one page. label: its title."""
+    """A picture as inline SVG. Its ids get a prefix, because ids of two pictures would collide in one page."""
     text = drawing.svg_of(figure)
     text = text[text.index("<svg") :]
     own = re.sub(r"[^a-z0-9]+", "-", f"{owner}-{label}-".lower())
@@ -247,18 +235,11 @@ def picture(owner: str, label: str, figure) -> dict:
     return {"name": label, "svg": text.replace("<svg ", '<svg role="img" ', 1)}
 
 
-# --- tables of runs ------------------------------------------------------------------------------------------------
-
-
-def warning_of(record: Record) -> str:
-    return MISTAKES[record.config.mistake].warning if record.config.mistake != "none" else ""
-
-
 def runs_section(records: list[Record]) -> dict | None:
-    newest = newest_first(records)
-    if not newest:
+    if not records:
         return None
-    drawn = runs_figure.figures(records).values()
+    newest = newest_first(records)
+    drawn = pool_figure.single_runs_figures(records).values()
     return {
         "pictures": [picture("single-runs", "Runs made one by one", figure) for figure in drawn],
         "tables": [runs_grid(newest), *memory_grids(records)],
@@ -275,7 +256,7 @@ def commands_of(records: list[Record]) -> list[tuple[str, str]]:
 
 
 def runs_grid(newest: list[Record]) -> Grid:
-    """Runs of no suite. The machine is in the caption where all have the same."""
+    """Runs of no suite. If all ran on one machine, the caption names it."""
     grid, machines = tables.single_runs_grid(newest), [describe.machine_line(record) for record in newest]
     rows = [[when(record), *row] for record, row in zip(newest, grid.rows, strict=True)]
     head = [("started", False), *((NAMES.get(name, name.replace("\n", " ")), number) for name, number in grid.head)]
@@ -286,14 +267,12 @@ def runs_grid(newest: list[Record]) -> Grid:
 
 
 def failed_grid(records: list[Record]) -> Grid:
-    head = [("started", False), ("suite", False), ("run", False), ("rank", True), ("kind", False), ("message", False),
-            ("command", False)]  # fmt: skip
+    head = [(name, name == "rank") for name in ("started", "suite", "run", "rank", "kind", "message", "command")]
     rows = []
     for record in newest_first(records):
-        failure = record.failure
-        rank = "" if failure["rank"] is None else str(failure["rank"])
-        said, suite = failure["message"][:300], record.label.suite or ""
-        rows.append([when(record), suite, record.run_id, rank, failure["kind"], said, record.command])
+        rank, kind, message = (record.failure[name] for name in ("rank", "kind", "message"))
+        rank = "" if rank is None else str(rank)
+        rows.append([when(record), record.label.suite or "", record.run_id, rank, kind, message[:300], record.command])
     return Grid(head, rows, "They are in no figure above")
 
 
@@ -323,7 +302,7 @@ def line_of(suite: Suite) -> str:
 
 
 def failed_lines(records: list[Record]) -> list[str]:
-    """Suites without a whole round, a line each. records: of no suite that could be made."""
+    """A line for each suite without a whole round. records: those of no suite that could be made."""
     return [f"{name}: no whole round; {sum(record.ok for record in runs)} of {len(runs)} runs ended well"
             for name, runs in by_suite(newest_first(records)).items()]  # fmt: skip
 

@@ -1,25 +1,25 @@
-"""Many machines: throughput of each mode on each machine, one panel per device kind and workload.
+"""Pictures of throughput, one panel per device kind and workload: pooled machines, and runs made one by one."""
 
-CPU workers and GPUs never share a panel, nor do two workloads: bars next to each other would suggest a comparison that
-was not measured.
-"""
-
+import statistics
 import textwrap
 
 from bench.analysis import style
-from bench.report.pooling import machines_of
+from bench.record.view import Record
+from bench.report.pooling import Group, Panel, machines_of, panels_of, usable
 
-ROW = 0.26  # inches per machine and mode, for each line of its name
-NAME = 33  # letters of a name in a line
-HEAD = 3.8  # inches for a line of a panel's title: what a name leaves
-PANEL = 1.2  # inches for a panel's title and axis
-MOST_PANELS, MOST_ROWS = 6, 60  # of a picture; the table has the rest
+NAME = 33  # letters in a line of a row's name
+HEAD = 3.8  # inches for a line of a panel's title
+MOST_PANELS, MOST_ROWS, MOST_BARS = 6, 60, 24  # the table has the rest
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 @style.styled
-def draw(panels: list):
-    """A dot for each mode on each machine with its interval. panels: not empty. Programs with options are left to the
-    table, unless there is nothing else."""
+def draw(panels: list[Panel]):
+    """`bench pool`: a dot with its interval for each mode on each machine. panels: not empty. Programs with options are
+    only in the table, unless there is nothing else."""
     names = machines_of(panels)
     plain = any(group.plain for panel in panels for group in panel.groups)
     wanted = [(panel, [g for g in panel.groups if g.plain or not plain]) for panel in panels]
@@ -32,21 +32,16 @@ def draw(panels: list):
     foot += ["Grey: some of its runs were disturbed."] if any(group.disturbed for group in groups) else []
     foot += [f"{names[machine]}: {machine.line()}" for machine in machines]
     title = f"Throughput on {plural(len(machines), 'machine')}, n = {plural(sum(g.n for g in groups), 'record')}"
-    heights = [PANEL + ROW * len(some) * max(row_name(g, names).count("\n") + 1 for g in some) for _, some in shown]
+    heights = [1.2 + 0.26 * len(some) * max(row_name(g, names).count("\n") + 1 for g in some) for _, some in shown]
     paper = style.canvas(None, title, sum(heights), None, tuple(foot))
     for axes, (panel, some) in zip(style.axes_on(paper, len(shown), height_ratios=heights), shown, strict=True):
         draw_panel(axes, panel, some, names)
     return paper.figure
 
 
-def draw_panel(axes, panel, groups: list, names: dict) -> None:
+def draw_panel(axes, panel: Panel, groups: list[Group], names: dict) -> None:
     kind = "CPU, no GPU used: N CPU workers stand for N devices" if panel.device == "cpu" else "GPU"
-    axes.set_title(
-        "\n".join([*style.wrapped(kind, style.SMALL, HEAD), *style.wrapped(panel.workload, style.SMALL, HEAD)]),
-        loc="left",
-        size=style.SMALL + 0.5,
-    )
-    end = max((group.interval or (0, group.mean))[1] for group in groups)
+    title = [*style.wrapped(kind, style.SMALL, HEAD), *style.wrapped(panel.workload, style.SMALL, HEAD)]
     for y, group in enumerate(groups):
         look = group.first.mode.look
         low, high = group.interval or (group.mean, group.mean)
@@ -59,18 +54,71 @@ def draw_panel(axes, panel, groups: list, names: dict) -> None:
         )  # fmt: skip
         if y and groups[y - 1].machine != group.machine:
             axes.axhline(y - 0.5, color=style.GREY, linewidth=0.7)
-    axes.set_yticks(range(len(groups)), [row_name(g, names) for g in groups], size=style.SMALL)
+    style.name_rows(axes, (row_name(group, names) for group in groups), size=style.SMALL)
     axes.set_ylim(len(groups) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, 1.18 * end)
+    finish_axes(axes, panel, title, 1.18 * max((group.interval or (0, group.mean))[1] for group in groups))
+
+
+def finish_axes(axes, panel: Panel, title: list[str], end: float) -> None:
+    axes.set_title("\n".join(title), loc="left", size=style.SMALL + 0.5)
+    axes.set_xlim(0, end)
     style.vertical_grid(axes)
     axes.set_xlabel(f"{panel.units} per second, all devices together", size=style.SMALL)
 
 
-def row_name(group, names: dict) -> str:
+def row_name(group: Group, names: dict) -> str:
     count = f"(n = {group.n}{', disturbed' if group.disturbed else ''})".replace(" ", "\u00a0")  # stays in one line
     return "\n".join(textwrap.wrap(f"{names[group.machine]} {group.title} {count}", NAME))
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+def single_runs_figures(records: list[Record]) -> dict:
+    """Name -> picture of the runs of no suite; empty where none is a measurement."""
+    good = usable([record for record in records if not record.label.suite])
+    return {"runs": draw_bars(panels_of(good))} if good else {}
+
+
+@style.styled
+def draw_bars(panels: list[Panel]):
+    """Runs made one by one: a panel for each workload, a bar for each program, its run or the mean of several. panels:
+    not empty."""
+    newest = sorted(panels, key=lambda panel: max(r.started_at for g in panel.groups for r in g.records), reverse=True)
+    shown = [(panel, panel.groups[:MOST_BARS]) for panel in newest[:MOST_PANELS]]
+    names = machines_of([panel for panel, _ in shown])
+    left = sum(len(panel.groups) for panel in panels) - sum(len(groups) for _, groups in shown)
+    foot = ["Where a program ran several times, the bar is their mean and a dot is a run."]
+    foot += ["The runs were not made in turns: `make compare` makes a comparison with intervals."]
+    foot += [f"Not drawn, in the table: {plural(left, 'more program')}."] if left else []
+    foot += [f"{name}: {machine.line()}" if len(names) > 1 else machine.line() for machine, name in names.items()]
+    titles = []
+    for panel, _ in shown:
+        kind = "CPU processes, no GPU used" if panel.device == "cpu" else "GPU"
+        titles.append(style.wrapped(f"{kind}: {panel.workload}", style.SMALL, HEAD))
+    heights = [0.95 + 0.16 * len(title) + 0.36 * len(groups) for title, (_, groups) in zip(titles, shown, strict=True)]
+    title = "Single runs: one run each, no interval, no verdict"
+    paper = style.canvas(None, title, sum(heights), None, tuple(foot))
+    all_axes = style.axes_on(paper, len(shown), height_ratios=[len(groups) for _, groups in shown])
+    for axes, title, (panel, groups) in zip(all_axes, titles, shown, strict=True):
+        draw_bars_panel(axes, groups, names if len(names) > 1 else {})
+        finish_axes(axes, panel, title, 1.15 * max(max(group.throughputs) for group in groups))
+    return paper.figure
+
+
+def draw_bars_panel(axes, groups: list[Group], names: dict) -> None:
+    for y, group in enumerate(groups):
+        look, mean = group.first.mode.look, statistics.fmean(group.throughputs)
+        colour = style.GREY if group.disturbed else look.colour
+        axes.barh(y, mean, 0.62, facecolor=colour, alpha=0.55, edgecolor=style.BLACK, linewidth=0.8, hatch=look.hatch)
+        if group.n > 1:
+            heights = [y + 0.16 * ((i % 3) - 1) for i in range(group.n)]
+            axes.plot(group.throughputs, heights, "o", color=style.WHITE, markeredgecolor=style.BLACK, markersize=4.5)
+        axes.annotate(style.number(mean), (max(group.throughputs), y), (7, 0), textcoords="offset points",
+                      va="center", size=style.SMALL)  # fmt: skip
+    style.name_rows(axes, (bar_name(group, names) for group in groups), size=style.SMALL)
+
+
+def bar_name(group: Group, names: dict) -> str:
+    mode, devices = group.first.config.mode, group.num_devices
+    options = group.title.removeprefix(f"{mode} {devices}").lstrip(", ")
+    more = [names.get(group.machine, ""), options, f"{group.n} runs" if group.n > 1 else ""]
+    more += ["disturbed"] if group.disturbed else []
+    return "\n".join(filter(None, [f"{mode}, {plural(devices, 'device')}", ", ".join(filter(None, more))]))

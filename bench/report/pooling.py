@@ -1,9 +1,7 @@
-"""Records of many machines, by machine and workload, in one table and one picture.
+"""Records of many machines, grouped by machine, workload and program, in one table and one picture.
 
-Records are only read. Files that are no good record are named and the rest is used; a record that is there twice counts
-once; two records of one run that do not agree are left out, because one of them was edited. CPU workers are never shown
-next to GPUs, nor two workloads together.
-"""
+Records are only read. CPU workers never share a panel with GPUs, nor do two workloads: bars next to each other would
+suggest a comparison that was not measured."""
 
 import collections
 import datetime
@@ -13,33 +11,80 @@ from pathlib import Path
 
 from bench import formulas
 from bench.analysis import stats, words
-from bench.analysis.suite import group_by
+from bench.analysis.suite import group_by, suites_of
 from bench.analysis.tables import Grid
-from bench.config.options import PLAIN, UNSET, WORK, names, to_dict
+from bench.config.options import PLAIN, PROGRAM, UNSET, WORK, names, to_dict
 from bench.errors import UserError
 from bench.measure.environment import cores_in_words
 from bench.record.disturbance import LABEL, disturbances_of, worst
-from bench.record.read import find_records
+from bench.record.read import find_records, load
+from bench.record.schema import BadRecord
 from bench.record.view import Record
-from bench.report.grouping import confidence_of, label, of_place, usable
 from bench.studies.programs import shown
 
+CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
 ALWAYS_SAID = ("lr", "momentum", "weight_decay", "workers", "epochs")  # where they are not 0
-# Options of the work that are given in another form, or do not change it: the global batch represents the batch per
-# device, so that one process and two share a panel, and another seed is as much work.
+# Options of the work that have another form, or do not change it: the global batch represents the per-device batch, so
+# that one process and two share a panel.
 NOT_SAID = ("model", "data", "image_size", "per_device_batch", "precision", "optimizer", "warmup_steps", "timed_steps",
             "seed")  # fmt: skip
 
 
+def records_at(path: Path, needed: bool = True) -> tuple[list[Record], list[str]]:
+    """The records below a folder, or one that is a file, and a sentence for each file that is not a good record. Raises
+    UserError as ``find_records`` does."""
+    if not path.is_file():
+        return find_records(path, needed)
+    try:
+        return [load(path)], []
+    except BadRecord as error:
+        return [], [str(error)]
+
+
+def usable(records: list[Record]) -> list[Record]:
+    """The records whose throughput is a result: successful, not interrupted, not slowed by the profiler, and not of an
+    earlier attempt at a round."""
+    earlier = {record.run_id for suite in suites_of(records) for record in suite.left_out if suite.n}
+    good = [record for record in records if record.ok and not record.config.profile and not record.interruptions]
+    return [record for record in good if record.run_id not in earlier]
+
+
+def confidence_of(records: list[Record]) -> float:
+    """Of an interval from these records: higher where some are of a suite that stopped as soon as it had verdicts."""
+    return formulas.confidence_per_look(CONFIDENCE, max(len(record.looks) for record in records) or 1)
+
+
+def of_program(name: str) -> bool:
+    """Whether an option belongs to the program, not to the work. The device belongs to the work: a CPU's throughput
+    says nothing about a GPU's."""
+    return (name in names(*PROGRAM) and name != "device") or name == "machines"
+
+
+def of_place(record: Record) -> dict[str, str]:
+    """What else separates records: the network, and the layout of several machines ("" of one)."""
+    return {"network": record.network or "not named", "machines": record.layout}
+
+
+def label(values: dict) -> str:
+    """``ddp 2 bucket_cap_mb=1``: mode, devices, the machines if several, and each backend option not at its default."""
+    options = [
+        f"{name}={shown(value)}"
+        for name, value in values.items()
+        if of_program(name) and name not in ("mode", "num_devices", "launcher", "machines") and value != UNSET[name]
+    ]
+    where = [f"on {values['machines']}"] if values.get("machines") else []
+    return " ".join([values["mode"], str(values["num_devices"]), *where, *options])
+
+
 @dataclass(frozen=True, order=True)
 class Machine:
-    """What a record was taken on. Machines that agree in all of it are one here: records name no owner."""
+    """What a record was taken on. Machines that agree in all of it count as one: records name no owner."""
 
     device: str  # cpu | cuda
-    hardware: str  # the kinds of GPU, not how many: a row's name says how many were used; and the processor
+    hardware: str  # processor and kinds of GPU, not how many: a row's name says how many were used
     versions: str
-    network: str = ""  # what is said of it
+    network: str = ""
 
     def line(self) -> str:
         parts = [f"{'CPU only: ' if self.device == 'cpu' else ''}{self.hardware}", self.versions]
@@ -48,14 +93,13 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The records of one program on one machine and workload, with one number of threads. name: as in ``ddp 2``. apart:
-    the same program ran there with another number of threads, too: that is another group."""
+    """The records of one program on one machine and workload, with one total of threads."""
 
     machine: Machine
     workload: str
-    name: str
+    name: str  # as in ``ddp 2``
     records: list[Record]
-    apart: bool
+    apart: bool  # another group differs from this one only in its threads
 
     @property
     def first(self) -> Record:
@@ -67,7 +111,6 @@ class Group:
 
     @property
     def threads(self) -> int | None:
-        """In total, over all processes."""
         return self.first.threads_total
 
     @property
@@ -88,8 +131,7 @@ class Group:
 
     @property
     def plain(self) -> bool:
-        """A mode as it comes, without an engine option or a part of the step taken away. What is chosen by the GPU is
-        no option of an engine."""
+        """A mode without backend options. What the bench chooses for a GPU is not such an option."""
         config, by_gpu = self.first.config, PLAIN if self.first.on_gpu else {}
         return label(to_dict(config) | by_gpu) == f"{config.mode} {self.num_devices}"
 
@@ -99,12 +141,11 @@ class Group:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Student's 95 % interval of that mean; None for fewer than FEWEST_ROUNDS records."""
+        """Student's 95 % interval of the mean; None for fewer than FEWEST_ROUNDS records."""
         if self.n < stats.FEWEST_ROUNDS:
             return None
         quantile = stats.t_quantile(self.n - 1, confidence_of(self.records))
-        _, low, high = formulas.log_ratio_interval([1.0] * self.n, self.throughputs, quantile)
-        return low, high
+        return formulas.log_ratio_interval([1.0] * self.n, self.throughputs, quantile)[1:]
 
 
 @dataclass(frozen=True)
@@ -113,7 +154,7 @@ class Panel:
 
     device: str
     workload: str
-    groups: list[Group]  # machine by machine
+    groups: list[Group]  # sorted by machine
 
     @property
     def n(self) -> int:
@@ -135,8 +176,8 @@ def machine_of(record: Record) -> Machine:
 
 
 def workload_of(record: Record) -> str:
-    """What was computed, in words: every option of the work that is not at its default, so a new one separates
-    workloads."""
+    """The workload in words: every option of the work that is not at its default, so a new option separates workloads
+    by itself."""
     config = record.config
     size = f" {config.image_size} px" if config.image_size else ""
     options = {name: getattr(config, name) for name in names(*WORK) if name not in NOT_SAID}
@@ -149,7 +190,7 @@ def workload_of(record: Record) -> str:
 
 def panels_of(records: list[Record]) -> list[Panel]:
     """Good records by device kind and workload, CPU first, then by the number of machines. Runs with different numbers
-    of threads are groups of their own."""
+    of threads are separate groups."""
 
     def group_of(record: Record) -> tuple:
         name = label(to_dict(record.config) | of_place(record))
@@ -157,19 +198,11 @@ def panels_of(records: list[Record]) -> list[Panel]:
 
     found = group_by(records, group_of)
     several = collections.Counter(key[:3] for key in found)
-    groups = [
-        Group(machine, workload, name, same, several[machine, workload, name] > 1)
-        for (machine, workload, name, _), same in found.items()
-    ]
-    keys = dict.fromkeys((group.machine.device, group.workload) for group in groups)
-    panels = [
-        Panel(*key, sorted((g for g in groups if (g.machine.device, g.workload) == key), key=place)) for key in keys
-    ]
+    groups = [Group(*key[:3], same, several[key[:3]] > 1) for key, same in found.items()]
+    groups.sort(key=lambda group: (group.machine, group.num_devices, group.name, group.threads or 0))
+    by_panel = group_by(groups, lambda group: (group.machine.device, group.workload))
+    panels = [Panel(*key, same) for key, same in by_panel.items()]
     return sorted(panels, key=lambda p: (p.device, -len({g.machine for g in p.groups}), -p.n, p.workload))
-
-
-def place(group: Group) -> tuple:
-    return group.machine, group.num_devices, group.name, group.threads or 0
 
 
 def machines_of(panels: list[Panel]) -> dict[Machine, str]:
@@ -179,16 +212,14 @@ def machines_of(panels: list[Panel]) -> dict[Machine, str]:
 
 
 def once(records: list[Record]) -> tuple[list[Record], list[str]]:
-    """Each run once, and sentences on what was left out: copies, and runs whose copies do not agree."""
-    by_run = group_by(records, lambda record: record.run_id)
-    agreeing = {run_id for run_id, same in by_run.items() if all(r.data == same[0].data for r in same)}
-    kept = [same[0] for run_id, same in by_run.items() if run_id in agreeing]
-    said = [
-        f"refused: {len(same)} records of run {run_id} do not agree: all are left out"
-        for run_id, same in by_run.items()
-        if run_id not in agreeing
-    ]
-    copies = sum(len(by_run[run_id]) - 1 for run_id in agreeing)
+    """Each run once, and sentences on what was left out: copies, and runs whose copies differ (one was edited)."""
+    kept, said, copies = [], [], 0
+    for run_id, same in group_by(records, lambda record: record.run_id).items():
+        if all(record.data == same[0].data for record in same):
+            kept.append(same[0])
+            copies += len(same) - 1
+        else:
+            said.append(f"refused: {len(same)} records of run {run_id} do not agree: all are left out")
     return kept, said + ([f"note: {copies} copies of records are counted once"] if copies else [])
 
 
@@ -209,7 +240,7 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
 
 
 def new_folder(out: Path, now: datetime.datetime) -> Path:
-    """A folder that did not exist before: OUT/pool-<time>, numbered when that is taken. Raises UserError."""
+    """Make OUT/pool-<time>, with a number behind it if that exists. Raises UserError."""
     for i in range(1, 1000):
         path = Path(out) / (f"pool-{now:%Y%m%d-%H%M%S}" + (f"-{i}" if i > 1 else ""))
         try:
@@ -228,8 +259,7 @@ def grid(panel: Panel, names: dict[Machine, str]) -> Grid:
             ("n", True)]  # fmt: skip
     rows = [
         [names[g.machine], f"{g.name}, {LABEL}" if g.disturbed else g.name, str(g.threads or "unknown"),
-         f"{g.mean:.1f}",
-         words.span(*g.interval, ".1f") if g.interval else "too few records", str(g.n)]
+         f"{g.mean:.1f}", words.span(*g.interval, ".1f") if g.interval else "too few records", str(g.n)]
         for g in panel.groups
     ]  # fmt: skip
     kind = "CPU" if panel.device == "cpu" else "GPU"

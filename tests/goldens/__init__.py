@@ -13,7 +13,7 @@ from bench.analysis.suite import Suite, suites_of
 from bench.predict.pictures import figures as forecast_figures
 from bench.predict.pictures.points import Points
 from bench.predict.step import result
-from bench.report import pool_figure, pooling, runs_figure
+from bench.report import pool_figure, pooling
 from bench.studies.registry import study_of
 from bench.tasks.network import result as network_result
 from tests import forecasts, networks, records
@@ -82,7 +82,7 @@ def figures() -> Iterator[tuple]:
         yield name, network_result.draw(networks.both(**made))
     yield from of_forecast().items()
     yield "pool", pool_figure.draw(pooling.panels_of(records_of_two_machines()))
-    yield from runs_figure.figures(single_runs()).items()
+    yield from pool_figure.single_runs_figures(single_runs()).items()
 
 
 def single_runs() -> list:

@@ -7,8 +7,7 @@ from bench.config.command_line import make_command
 from bench.config.modes import MODES
 from bench.config.options import PLAIN, UNSET, RunConfig, from_dict, to_dict
 from bench.config.resolve import resolve
-from bench.report.grouping import label
-from bench.report.pooling import workload_of
+from bench.report.pooling import label, workload_of
 from bench.studies.programs import in_mode
 from tests import records
 from tests.unit.config.test_options import parse

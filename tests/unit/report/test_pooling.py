@@ -16,7 +16,6 @@ from bench.config.sections import Besides, Files, Resources
 from bench.errors import UserError
 from bench.record.view import Record
 from bench.report import difference as diff
-from bench.report import grouping
 from bench.report import pool_figure as picture
 from bench.report import pooling as pool
 from tests import records
@@ -110,7 +109,7 @@ def test_runs_that_differ_in_their_work_or_their_program_are_never_averaged_toge
 
 @pytest.mark.parametrize("section", [*WORK, *PROGRAM])
 def test_an_option_that_is_added_tells_runs_apart_without_a_word_in_the_report(monkeypatch, section):
-    add_option(monkeypatch, section, pool, diff, grouping)
+    add_option(monkeypatch, section, pool, diff)
     found = second_with("made_up", 1)
     assert sizes(found) == [1, 1] and sizes(second_with("made_up", 0)) == [2]
     with pytest.raises(UserError, match=r"made_up|no program in common"):
