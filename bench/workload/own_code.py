@@ -1,17 +1,9 @@
-"""Code of the user's: MODEL=FILE.py:FUNCTION and DATA=FILE.py:FUNCTION, or package.module:FUNCTION.
+"""The user's code: MODEL=FILE.py:FUNCTION and DATA=FILE.py:FUNCTION, or package.module:FUNCTION.
 
-Beside the function that builds the model (where MODEL is none of the user's, the one that gives the data) a file may
-have some of these, in the place of the workload's own:
-
-- ``loss(outputs, targets)``: a scalar, the mean over the batch;
-- ``step(model, inputs, targets)``: the forward pass of a step, (outputs, loss); backward pass, exchange and optimizer's
-  step stay the bench's, so that they are each mode's;
-- ``groups(model)``: the optimizer's parameter groups;
-- ``score(outputs, targets)``: a number for each example, larger is better: the metric of a validation.
-
-Beside the function that gives the data there may be ``collate(examples)``, which makes (inputs, targets) of a list of
-examples.
-"""
+In the model's file (the data's, if only DATA is the user's) these functions replace the workload's own:
+``loss(outputs, targets)``: a scalar, the mean over the batch; ``step(model, inputs, targets)``: the forward pass,
+(outputs, loss); ``groups(model)``: the optimizer's parameter groups; ``score(outputs, targets)``: the metric of a
+validation, [batch], larger is better. In the data's file ``collate(examples)`` makes (inputs, targets)."""
 
 import ast
 import contextlib
@@ -41,29 +33,18 @@ NO_MEMORY = re.compile("allocate memory|enough memory|out of memory")
 NAME = "own_code_of_{}_{}"  # of a module that was loaded from a file: its stem, and a hash of its path
 
 
-def function(option: str, text: str):
-    """The function that an option names. Raises UserError in one line: no such file, module or function, or what the
-    user's own code raised, with its place."""
-    where, name = own.named(text)
-    module = loaded(option, text)
-    found = getattr(module, name, None)
-    if not callable(found):
-        others = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")
-                  and getattr(value, "__module__", None) == module.__name__]  # fmt: skip
-        raise UserError(f"{option}={text}: {where} has no function {name}"
-                        + (f" (it has {', '.join(others[:6])})" if others else ""))  # fmt: skip
-    return found
-
-
 def loaded(option: str, text: str) -> ModuleType:
-    """The module of a value, loaded once in a process. Raises UserError when it cannot be."""
+    """The module of an option's value, loaded once in a process. Raises UserError."""
     where, _ = own.named(text)
+    path = Path(where).expanduser().resolve()
+    if own.is_file(where) and not path.is_file():
+        raise UserError(f"{option}={text}: {where} is not there")
     try:
-        return from_file(Path(where).expanduser().resolve()) if own.is_file(where) else from_path(where)
-    except FileNotFoundError as error:
-        if own.is_file(where) and str(error.filename) == str(Path(where).expanduser().resolve()):
-            raise UserError(f"{option}={text}: {where} is not there") from None
-        raise UserError(f"{option}={text}: {said(error)}") from error
+        if own.is_file(where):
+            return from_file(path)
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
+        return importlib.import_module(where)
     except UserError as error:
         raise UserError(f"{option}={text}: {error}") from None
     except ModuleNotFoundError as error:
@@ -74,14 +55,12 @@ def loaded(option: str, text: str) -> ModuleType:
 
 @functools.cache
 def from_file(path: Path) -> ModuleType:
-    """A file as a module; its neighbours can be imported by it."""
-    if not path.is_file():
-        raise FileNotFoundError(2, "not there", str(path))
+    """A file as a module, which can import its neighbours."""
     name = NAME.format(path.stem, hashlib.sha256(str(path).encode()).hexdigest()[:12])
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # at the end: it hides no module of anybody's
+        sys.path.append(str(path.parent))  # last, so that it hides no other module
     try:
         require_own_neighbours(path)
         spec.loader.exec_module(module)
@@ -92,11 +71,17 @@ def from_file(path: Path) -> ModuleType:
 
 
 def require_own_neighbours(path: Path) -> None:
-    """Raise UserError where a file would import the neighbour of another: both have one of this name, and a process,
-    as each loader worker that unpickles an example, has one module of a name."""
+    """Raise UserError where a file would import another file's neighbour: both have a neighbour of this name, and a
+    process, also a loader worker that unpickles an example, has one module of each name."""
     folders = {Path(module.__file__).parent for name, module in sys.modules.items() if name.startswith(NAME[:12])}
-    for name in sorted(imported_by(path)):
-        own_ones = [found.resolve() for found in neighbours(path, name)]
+    neighbours, files = {}, [path]  # neighbours: name -> its file, of each module that is imported directly or not
+    for file in files:  # which grows
+        for name in imported_by(file) - neighbours.keys():
+            places = path.parent / f"{name}.py", path.parent / name / "__init__.py"
+            neighbours[name] = [place for place in places if place.is_file()]
+            files += neighbours[name]
+    for name, places in sorted(neighbours.items()):
+        own_ones = [place.resolve() for place in places]
         theirs = file_of_module(name) if own_ones else None
         if theirs and theirs not in own_ones and {theirs.parent, theirs.parent.parent} & {*folders, Path.cwd()}:
             raise UserError(f"it imports {name}, and would get {theirs}, not {own_ones[0]}: a process loads one module "
@@ -104,7 +89,6 @@ def require_own_neighbours(path: Path) -> None:
 
 
 def file_of_module(name: str) -> Path | None:
-    """The file that an import of this name gives, or has given; None where it is no file."""
     if name in sys.modules:
         place = getattr(sys.modules[name], "__file__", None)
     else:
@@ -112,44 +96,34 @@ def file_of_module(name: str) -> Path | None:
     return Path(place).resolve() if place and Path(place).is_file() else None
 
 
-def imported_by(path: Path) -> set[str]:
-    """The names of modules that a file imports, and those that its neighbours import."""
-    names, files = set(), [path]
-    for file in files:  # which grows
-        with contextlib.suppress(SyntaxError, ValueError, OSError):  # it says so itself when it is loaded
-            for node in ast.walk(ast.parse(file.read_bytes())):
-                found = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                found += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
-                new = {name.partition(".")[0] for name in found} - names
-                names |= new
-                files += [neighbour for name in new for neighbour in neighbours(path, name)]
-    return names
-
-
-def neighbours(path: Path, name: str) -> list[Path]:
-    """The file of the module of this name that lies beside a file."""
-    return [found for found in (path.parent / f"{name}.py", path.parent / name / "__init__.py") if found.is_file()]
-
-
-def from_path(name: str) -> ModuleType:
-    """A module by its name, also from the working folder."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    return importlib.import_module(name)
+def imported_by(file: Path) -> set[str]:
+    """The top-level names of the modules that a file imports."""
+    found = set()
+    with contextlib.suppress(SyntaxError, ValueError, OSError):  # loading the file reports it
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            found |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+            found |= {node.module} if isinstance(node, ast.ImportFrom) and not node.level else set()
+    return {name.partition(".")[0] for name in found}
 
 
 def call(option: str, text: str, *arguments):
-    """What the function that an option names returns. Raises UserError, with the place in the user's file, for what it
-    raises; a UserError of its own passes."""
-    found = function(option, text)
+    """Call the function that an option names. Raises UserError in one line: no such file, module or function, or what
+    the user's code raised, with its line."""
+    where, name = own.named(text)
+    module = loaded(option, text)
+    found = getattr(module, name, None)
+    if not callable(found):
+        others = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")
+                  and getattr(value, "__module__", None) == module.__name__]  # fmt: skip
+        has = f" (it has {', '.join(others[:6])})" if others else ""
+        raise UserError(f"{option}={text}: {where} has no function {name}{has}")
     with users_code(f"{option}={text}"):
         return found(*arguments)
 
 
 @contextlib.contextmanager
 def users_code(name: str) -> Iterator[None]:
-    """Whatever the user's code raises in it, as a UserError with the place there; a UserError passes. name: of what is
-    called, in the message."""
+    """Turn what the user's code raises into a UserError with its place. name: of what is called."""
     try:
         yield
     except UserError:
@@ -160,18 +134,16 @@ def users_code(name: str) -> Iterator[None]:
 
 
 def no_memory(error: BaseException) -> bool:
-    """Whether an error says that there is not the memory; torch's allocators raise RuntimeErrors of it.
+    """Whether memory ran out; torch's allocators raise RuntimeError then.
 
-    >>> no_memory(MemoryError()), no_memory(RuntimeError("can't allocate memory: you tried to allocate 8 bytes"))
-    (True, True)
-    >>> no_memory(RuntimeError("unsupported memory format"))
-    False
+    >>> no_memory(RuntimeError("can't allocate memory: you tried to allocate 8 bytes"))
+    True
     """
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(NO_MEMORY.search(str(error))))
 
 
 def said(error: BaseException) -> str:
-    """What user's code raised, in one line with its place there."""
+    """An error of the user's code in one line, with its place there."""
     words = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     theirs = [frame for frame in frames if Path(__file__).parents[1] not in Path(frame.filename).parents]
@@ -180,7 +152,7 @@ def said(error: BaseException) -> str:
 
 
 def beside(config: RunConfig) -> ModuleType | None:
-    """The module whose other functions count: the model's, or the data's; None where neither is the user's."""
+    """The module whose loss, step, groups and score are used; None where neither model nor data are the user's."""
     for option, text in (("MODEL", config.model), ("DATA", config.data)):
         if own.named(text or ""):
             return loaded(option, text)
@@ -188,12 +160,11 @@ def beside(config: RunConfig) -> ModuleType | None:
 
 
 def function_beside(option: str, text: str, name: str) -> Callable | None:
-    """A function of the file that an option names; None where it has none of this name."""
     return getattr(loaded(option, text), name, None)
 
 
 def attach(workload) -> None:
-    """Put the user's functions in the place of a workload's. Where something is the user's, a step is tried first."""
+    """Replace a workload's functions by the user's, and try a step before training."""
     config, module = workload.config, beside(workload.config)
     if module is None:
         return
@@ -204,10 +175,8 @@ def attach(workload) -> None:
             setattr(workload, name, found)
     if own_step := getattr(module, "step", None):
         if config.mistake != "none" and "loss" in mistakes.MISTAKES[config.mistake].overrides:
-            raise UserError(
-                f"MISTAKE={config.mistake} is made in the loss, and {module.__file__} has a step of its own: take that "
-                "function out, or choose another mistake"
-            )
+            raise UserError(f"MISTAKE={config.mistake} is made in the loss, and {module.__file__} has a step of its "
+                            "own: take that function out, or choose another mistake")  # fmt: skip
         workload.step = lambda model, inputs, targets, loss: own_step(model, *map(batch.opened, (inputs, targets)))
     if own_loss := getattr(module, "loss", None) if not own_score else None:
         workload.count = lambda outputs, targets: torch.cat([
@@ -218,7 +187,7 @@ def attach(workload) -> None:
 
 
 def sources(config: RunConfig) -> dict[str, str]:
-    """The SHA-256 of each file that is the user's: ``model_source_sha256`` and ``data_source_sha256``."""
+    """The SHA-256 of the user's files: ``model_source_sha256`` and ``data_source_sha256``."""
     found = {}
     for option, text in (("MODEL", config.model), ("DATA", config.data)):
         if own.named(text or ""):
@@ -227,30 +196,23 @@ def sources(config: RunConfig) -> dict[str, str]:
     return found
 
 
-# --- before training: is it a model that can be trained? ----------------------------------------------------------
-
-
 def try_out(workload, own_step: Callable | None, model: nn.Module, train_set) -> None:
-    """One forward and backward pass with two examples, of which nothing stays: before any mode has wrapped the model.
-    With EPOCHS or EVALUATE, also what a validation does with them.
-
-    Raises UserError where outputs and targets do not fit, where the loss is no single number, where a parameter
-    that is to be trained gets no gradient, and where the outputs cannot be scored.
-    """
+    """Before a mode wraps the model: a forward and backward pass with two examples, and with EPOCHS or EVALUATE a
+    validation. The model stays as it was. Raises UserError where outputs and targets do not fit, the loss is not a
+    scalar, a trained parameter gets no gradient, or the outputs cannot be scored."""
     config = workload.config
-    inputs, targets, _ = train_set[np.arange(min(2, len(train_set)))]
-    inputs, targets = (batch.chunks(item, 1)[0] for item in (inputs, targets))
+    inputs, targets = (batch.chunks(item, 1)[0] for item in train_set[np.arange(min(2, len(train_set)))][:2])
     inputs, targets = workload.prepare(inputs), batch.moved(targets, workload.device)
-    with nothing_kept(workload, model):
-        silent = [] if config.evaluate else silent_parameters(workload, model, inputs, targets)
-    if silent:
-        names = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
-        raise UserError(
-            f"MODEL={config.model}: no gradient comes for {names}. DDP waits in each step until every parameter that "
-            "is to be trained has its gradient, and fails in the next step when one has none; so no mode starts: "
-            f"use {'it' if len(silent) == 1 else 'them'} in the forward pass, remove "
-            f"{'it' if len(silent) == 1 else 'them'}, or FREEZE={','.join(silent[:4])}"
-        )
+    if not config.evaluate:
+        with nothing_kept(workload, model):
+            silent = silent_parameters(workload, model, inputs, targets)
+        if silent:
+            names = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
+            raise UserError(
+                f"MODEL={config.model}: no gradient comes for {names}. DDP waits in each step until every parameter "
+                "that is to be trained has its gradient, and fails in the next step when one has none; so no mode "
+                f"starts: use them in the forward pass, remove them, or FREEZE={','.join(silent[:4])}"
+            )
     if config.epochs or config.evaluate:
         with nothing_kept(workload, model), torch.no_grad():
             try_validation(workload, own_step, model, inputs, targets, train_set)
@@ -258,7 +220,7 @@ def try_out(workload, own_step: Callable | None, model: nn.Module, train_set) ->
 
 @contextlib.contextmanager
 def nothing_kept(workload, model: nn.Module) -> Iterator[None]:
-    """Buffers, gradients and random numbers are afterwards what they were before."""
+    """Restore buffers, gradients and random numbers afterwards."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     gpus = [workload.device] if workload.device.type == "cuda" else []
     with torch.random.fork_rng(gpus):
@@ -275,7 +237,7 @@ def silent_parameters(workload, model: nn.Module, inputs, targets) -> list[str]:
     with explained(workload, model, "trained", inputs, targets):
         outputs, loss = workload.step(model, inputs, targets, functools.partial(checked_loss, workload))
         if not isinstance(loss, torch.Tensor) or loss.dim():
-            raise UserError(f"the loss is {shape_of(loss)}, and no single number: return the mean over the batch")
+            raise UserError(f"the loss is {shape_of(loss)}, not a single number: return the mean over the batch")
         if workload.config.epochs:
             workload.count(batch.in_float32(outputs), targets)
     if not loss.requires_grad:
@@ -285,12 +247,11 @@ def silent_parameters(workload, model: nn.Module, inputs, targets) -> list[str]:
 
 
 def try_validation(workload, own_step: Callable | None, model: nn.Module, inputs, targets, train_set) -> None:
-    """A validation calls ``model(inputs)``. Where that fails, or the score of what it returns, and there is a ``step``,
-    it calls that: how else a model of several inputs is called is known nowhere else."""
-    _, one_target, _ = train_set[np.arange(1)]
+    """A validation calls ``model(inputs)``, or ``step`` where that or the score fails: only ``step`` knows how a model
+    of several inputs is called."""
 
     def by_step(model: nn.Module, inputs, targets):
-        targets = batch.moved(one_target, workload.device) if targets is None else targets
+        targets = batch.moved(train_set[np.arange(1)][1], workload.device) if targets is None else targets
         return workload.step(model, inputs, targets, workload.loss)[0]
 
     def validate() -> None:
@@ -311,7 +272,7 @@ def try_validation(workload, own_step: Callable | None, model: nn.Module, inputs
 
 @contextlib.contextmanager
 def explained(workload, model: nn.Module, what: str, inputs, targets) -> Iterator[None]:
-    """Raise UserError, with the shapes, for what does not fit in it. what: "trained" or "validated"."""
+    """Turn errors into a UserError with the shapes. what: "trained" or "validated"."""
     shapes = f"inputs {shape_of(inputs)}, targets {shape_of(targets)}"
     words = f"MODEL={workload.config.model} cannot be {what} on DATA={workload.config.data}"
     seen = []
@@ -330,15 +291,14 @@ def explained(workload, model: nn.Module, what: str, inputs, targets) -> Iterato
 
 
 def checked_loss(workload, outputs, targets) -> torch.Tensor:
-    """The loss; before a workload's own is asked, whether the shapes fit: some that do not are broadcast, and a class
-    that there is no output for ends a GPU's process."""
+    """The loss. A workload's own loss is called only with shapes that fit: others may be broadcast, and a class without
+    an output ends a GPU's process."""
     if isinstance(outputs, torch.Tensor) and isinstance(targets, torch.Tensor) and hasattr(workload.loss, "__self__"):
         if targets.is_floating_point() and outputs.shape != targets.shape:
             raise UserError(f"outputs {shape_of(outputs)} do not fit targets {shape_of(targets)}")
         if not targets.is_floating_point():
-            classes = (
-                outputs.shape[-1] if workload.info.name == "text" else outputs.shape[1] if outputs.dim() > 1 else 0
-            )
+            dim = -1 if workload.info.name == "text" else 1
+            classes = outputs.shape[dim] if outputs.dim() > 1 else 0
             if int(targets.max()) >= classes or int(targets.min()) < 0:
                 raise UserError(f"outputs {shape_of(outputs)} are for {classes} classes, and the targets "
                                 f"{shape_of(targets)} have class {int(targets.max())}")  # fmt: skip
@@ -346,7 +306,7 @@ def checked_loss(workload, outputs, targets) -> torch.Tensor:
 
 
 def shape_of(item) -> str:
-    """Shapes of tensors: ``[2, 10]``, ``([2, 3], [2])``, ``{ids: [2, 8]}``; of anything else its type."""
+    """``[2, 10]``, ``([2, 3], [2])``, ``{ids: [2, 8]}``; the type's name of what is not a tensor."""
     item = batch.opened(item)
     if isinstance(item, torch.Tensor):
         return str(list(item.shape))

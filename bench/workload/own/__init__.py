@@ -1,9 +1,8 @@
-"""Data of the user's: DATA=FILE.py:FUNCTION, whose function returns a training and a validation set.
+"""The user's data: DATA=FILE.py:FUNCTION, whose function returns a training and a validation set.
 
-Each is map-style (a length, and ``dataset[i]``) or iterable, of examples (input, target): tensors, numbers, arrays, or
-tuples and dicts of them. Other examples need a function ``collate`` beside the one that DATA names. An iterable is read
-into memory once, so that it can be shared out and shuffled like the others.
-"""
+Each is map-style (a length, and ``dataset[i]``) or iterable, with examples (input, target): tensors, numbers, arrays,
+or tuples and dicts of them; others need a function ``collate`` in the file. An iterable is read into memory once, so
+that it can be partitioned and shuffled."""
 
 import hashlib
 import random
@@ -23,13 +22,14 @@ from bench.workload.loader import training_set
 MOST_READ = 2**20  # examples of an iterable
 PLANNED = 64  # examples, of which the largest stands for all in a prediction of memory
 NAMES = ("training set", "validation set")
+WAY_OUT = ("give tensors, arrays or numbers of one size for all examples, or write a function collate(examples) beside "
+           "the one that DATA names")  # fmt: skip
 
 
 class Workload(base.Workload):
-    """Examples of the user's: by default cross-entropy for classes, the mean square error for numbers."""
+    """Cross-entropy for classes, the mean square error for numbers."""
 
     def load(self, mode, say: Callable[[str], None]) -> tuple:
-        """The sets, the same on every rank. All random numbers are seeded before the function is called."""
         text = f"DATA={self.config.data}"
         seed_everything(self.config.seed)
         found = own_code.call("DATA", self.config.data)
@@ -37,8 +37,10 @@ class Workload(base.Workload):
         if not isinstance(found, tuple | list) or len(found) not in (2, 3):
             raise UserError(f"{text} returned a {type(found).__name__}: return (training set, validation set or None), "
                             "and as a third the number of the model's outputs where it is not told")  # fmt: skip
-        sets = [None if one is None else Examples(one, f"{text}: the {name}", say, collate, size) for one, name, size in
-                zip(found, NAMES, (self.pass_size, None), strict=False)]  # fmt: skip
+        ranks_devices = self.config.num_devices if MODES[self.config.mode].one_process else 1
+        sizes = self.config.per_device_batch * ranks_devices, None
+        sets = [None if one is None else Examples(one, f"{text}: the {name}", say, collate, size)
+                for one, name, size in zip(found, NAMES, sizes, strict=False)]  # fmt: skip
         train_set, val_set = sets
         if train_set is None:
             raise UserError(f"{text} returned no training set")
@@ -50,31 +52,24 @@ class Workload(base.Workload):
         self.example = each(torch.zeros_like, batch.opened(inputs))
         self.num_outputs = found[2] if len(found) == 3 else outputs_of(train_set.dataset, batch.opened(targets), text)
         if not isinstance(self.num_outputs, int) or self.num_outputs < 1:
-            raise UserError(f"{text}: {self.num_outputs!r} is no number of outputs: a whole number, at least 1")
+            raise UserError(f"{text}: {self.num_outputs!r} is not a number of outputs: give a whole number, at least 1")
         return trained_on, val_set
 
-    @property
-    def pass_size(self) -> int:
-        config = self.config
-        return config.per_device_batch * (config.num_devices if MODES[config.mode].one_process else 1)
-
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of classes, whole numbers [b], the cross-entropy of outputs [b, classes]; of numbers the mean square
-        error."""
+        """Classes [b]: the cross-entropy of outputs [b, classes]. Numbers: the mean square error."""
         require_tensors("loss", outputs, targets)
         if are_classes(targets):
             return nn.functional.cross_entropy(outputs, targets)
         return nn.functional.mse_loss(outputs, targets)
 
     def score(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """[b]: of classes 1 where the largest output is the target's, else 0; of numbers minus the square error."""
+        """[b]. Classes: 1 where the largest output is the target's, else 0. Numbers: minus the square error."""
         require_tensors("score", outputs, targets)
         if are_classes(targets):
             return (outputs.argmax(1) == targets).float()
         return -(outputs - targets).square().flatten(1).mean(1)
 
     def count(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """[2]: the sum of the losses, and that of the scores."""
         number, targets = batch.length(targets), batch.opened(targets)
         scores = self.score(outputs, targets)
         if not isinstance(scores, torch.Tensor) or scores.shape != (number,):
@@ -87,7 +82,7 @@ class Workload(base.Workload):
         return self.example
 
     def planned(self, examples: int) -> tuple:
-        """Of the first examples the largest, over and over, without its numbers."""
+        """The largest of the first examples, repeated."""
         train_set, _ = self.load(Alone(), lambda sentence: None)
         first = [train_set.batch([index]) for index in range(min(PLANNED, len(train_set)))]
         sizes = [sum(tensor.nbytes for tensor in tensors(example)) for example in first]
@@ -99,30 +94,27 @@ class Workload(base.Workload):
 
 
 class Alone:
-    """What a mode is to one process."""
+    """The mode of a single process, as far as ``load`` needs it."""
 
     def gather(self, item):
         return [item]
 
 
 class Examples:
-    """A data set of the user's as the loaders ask for it.
-
-    name: in messages. collate: the user's, or None. size: of the parts, one for each forward pass, in which it gets the
-    examples; None for all in one.
-    """
+    """The user's data set as the loaders read it. collate: the user's. size: examples of one forward pass, which
+    ``collate`` gets in one call; None: all."""
 
     def __init__(
         self, dataset, name: str, say: Callable[[str], None] = print, collate: Callable | None = None,
         size: int | None = None,
     ):  # fmt: skip
         self.name, self.collate, self.size = name, collate, size
-        missing = [each for each in ("__len__", "__getitem__") if not hasattr(dataset, each)]
-        if isinstance(dataset, IterableDataset) or missing:
+        by_index = all(hasattr(dataset, each) for each in ("__len__", "__getitem__"))
+        if isinstance(dataset, IterableDataset) or not by_index:
             if not hasattr(dataset, "__iter__"):
                 raise UserError(f"{name} is a {type(dataset).__name__}: it has neither a length and dataset[i], nor "
                                 "can it be iterated over")  # fmt: skip
-            dataset = self.whole(dataset, say)
+            dataset = self.read_all(dataset, say)
         self.dataset = dataset
         with own_code.users_code(name):
             empty = not len(dataset)
@@ -133,13 +125,12 @@ class Examples:
         return len(self.dataset)
 
     def __getitem__(self, draws: np.ndarray) -> tuple:
-        """[B] draws -> inputs, targets, nothing unreadable. Inputs and targets: structures of tensors [B, …], or what
-        ``collate`` makes. float64 becomes float32. Raises UserError for an example that is not a pair, examples that do
-        not fit into one batch, and errors in the user's code."""
+        """[B] draws -> inputs, targets: structures of tensors [B, …], or what ``collate`` makes; float64 becomes
+        float32. Raises UserError for an example that is not a pair, examples that do not fit into one batch, and errors
+        in the user's code."""
         return *self.batch((draws % len(self)).tolist(), self.size), []
 
     def batch(self, indices: list[int], size: int | None = None) -> tuple:
-        """Inputs and targets of these examples. size: as for the class."""
         with own_code.users_code(self.name):
             if isinstance(self.dataset, TensorDataset) and not self.collate:
                 found = self.dataset[torch.tensor(indices, dtype=torch.long)]
@@ -147,7 +138,7 @@ class Examples:
                 several = getattr(self.dataset, "__getitems__", None)
                 found = several(indices) if several else [self.dataset[index] for index in indices]
                 found = self.collated(found, size or len(indices)) if self.collate else self.stacked(found)
-        return tuple(each(in_float32, item) for item in self.pair(found))
+        return each(in_float32, self.pair(found))
 
     def stacked(self, examples: list) -> tuple:
         examples = [self.pair(example) for example in examples]
@@ -155,9 +146,9 @@ class Examples:
             found = tuples_of(default_collate(examples))
         except (TypeError, RuntimeError, KeyError) as error:
             why = " ".join(str(error).split())
-            raise UserError(f"{self.name}: {type(error).__name__}: {why}: {self.way_out}") from None
+            raise UserError(f"{self.name}: {type(error).__name__}: {why}: {WAY_OUT}") from None
         for leaf in leaves(found, lambda item: isinstance(item, str | bytes)):
-            raise UserError(f"{self.name}: an example has a {type(leaf).__name__} in it: {self.way_out}")
+            raise UserError(f"{self.name}: an example has a {type(leaf).__name__} in it: {WAY_OUT}")
         return found
 
     def collated(self, examples: list, size: int) -> tuple:
@@ -168,13 +159,7 @@ class Examples:
                                 "the examples that it gets")  # fmt: skip
         return tuple(batch.Collated(list(item), min(size, len(examples))) for item in zip(*parts, strict=True))
 
-    @property
-    def way_out(self) -> str:
-        return ("give tensors, arrays or numbers of one size for all examples, or write a function collate(examples) "
-                "beside the one that DATA names")  # fmt: skip
-
     def pair(self, example) -> tuple:
-        """An example, which must be one."""
         if not isinstance(example, tuple | list) or len(example) != 2:
             size = f" of {len(example)}" if isinstance(example, tuple | list) else ""
             raise UserError(f"{self.name}: an example is a {type(example).__name__}{size}: (input, target) is wanted, "
@@ -182,8 +167,7 @@ class Examples:
                             "beside the one that DATA names")  # fmt: skip
         return tuple(example)
 
-    def whole(self, dataset, say: Callable[[str], None]) -> list:
-        """All examples of an iterable."""
+    def read_all(self, dataset, say: Callable[[str], None]) -> list:
         found = []
         with own_code.users_code(self.name):
             for example in dataset:
@@ -203,7 +187,7 @@ def in_float32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tuples_of(item):
-    """Every list in it as a tuple: ``default_collate`` makes lists of tuples."""
+    """Turn every list into a tuple: ``default_collate`` makes lists of tuples."""
     if isinstance(item, dict):
         item.update({key: tuples_of(part) for key, part in item.items()})
         return item
@@ -213,7 +197,6 @@ def tuples_of(item):
 
 
 def require_tensors(function: str, outputs, targets) -> None:
-    """Raise UserError where the workload's own loss or score cannot take what the model returns."""
     for name, item in (("outputs", outputs), ("targets", targets)):
         if not isinstance(item, torch.Tensor):
             raise UserError(f"the {name} are {own_code.shape_of(item)}, not one tensor: write a function "
@@ -221,13 +204,12 @@ def require_tensors(function: str, outputs, targets) -> None:
 
 
 def are_classes(targets) -> bool:
-    """Whether targets are classes: one whole number for each example."""
+    """Whether targets are one whole number for each example."""
     return isinstance(targets, torch.Tensor) and targets.dim() == 1 and not targets.is_floating_point()
 
 
 def outputs_of(dataset, targets, text: str) -> int:
-    """How many outputs a model for these data has: what the training set says, or as many as there are numbers to be
-    predicted. Raises UserError where neither is known."""
+    """The number of outputs: what the training set says, or the size of a target. Raises UserError."""
     for name in ("num_outputs", "num_classes", "classes"):
         value = getattr(dataset, name, None)
         if value is not None:
@@ -239,7 +221,7 @@ def outputs_of(dataset, targets, text: str) -> int:
 
 
 def require_same(mode, text: str, sets: list) -> None:
-    """Raise UserError where the ranks do not have the same sets: each shares out the whole one by the same order."""
+    """Raise UserError where the ranks do not have the same sets; each partitions the whole set in the same order."""
     ranks = mode.gather([None if each is None else (len(each), hash_of_ends(each)) for each in sets])
     for rank, theirs in enumerate(ranks):
         for name, mine, other in zip(NAMES, ranks[0], theirs, strict=True):
@@ -254,7 +236,7 @@ def require_same(mode, text: str, sets: list) -> None:
 
 
 def hash_of_ends(examples: Examples) -> str:
-    """Of the first and the last example; random choices in them are made from the same seed everywhere."""
+    """SHA-256 of the first and the last example, whose random choices get the same seed on all ranks."""
     seed_everything(0)
     inputs, targets, _ = examples[np.array([0, len(examples) - 1])]
     parts = tensors((inputs, targets))
