@@ -17,7 +17,6 @@ from bench.analysis.tables import Grid
 from bench.errors import UserError
 from bench.foreign import result as foreign_result
 from bench.foreign import scaling
-from bench.foreign.record import ForeignRecord
 from bench.mistakes import MISTAKES
 from bench.predict.advice.answers import of_measured, standing
 from bench.record import describe
@@ -28,7 +27,6 @@ from bench.report.pooling import machine_of
 from bench.studies.compare.study import COMPARE
 from bench.studies.registry import STUDIES, study_of
 from bench.tasks.network import result as network_result
-from bench.tasks.network.record import NetworkRecord
 from bench.tasks.network.record import by_suite as networks_by_suite
 
 NAMES = {"n": "steps"}  # of columns, where a page says more than a terminal
@@ -45,10 +43,10 @@ class Subject(NamedTuple):
 
 
 def write_page(
-    suites: list[Suite], others: list[Record], refused: list[str], path: Path, networks: list[NetworkRecord] = (),
-    foreign: list[ForeignRecord] = (),
-) -> Path:  # fmt: skip
-    """Write the page atomically and return its path. suites, networks, foreign: oldest first. others: records of no
+    suites: list[Suite], others: list[Record], refused: list[str], path: Path, networks: list = (), foreign: list = ()
+) -> Path:
+    """Write the page atomically and return its path. suites, networks, foreign (``NetworkRecord``,
+    ``ForeignRecord``): oldest first. others: records of no
     suite, also failed ones. refused: a sentence for each file that is not a good record. Raises OSError."""
     text = page(suites, others, refused, networks, foreign)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,10 +55,7 @@ def write_page(
     return path
 
 
-def page(
-    suites: list[Suite], others: list[Record], refused: list[str], networks: list[NetworkRecord] = (),
-    foreign: list[ForeignRecord] = (),
-) -> str:  # fmt: skip
+def page(suites: list[Suite], others: list[Record], refused: list[str], networks: list = (), foreign: list = ()) -> str:
     import jinja2
 
     shown = {}
@@ -166,13 +161,11 @@ def section(suite: Suite, twin: bool = False) -> dict:
         "answers": preview + study.answer(result),
         "flag": style.flag(result.certificate),
         "fair": result.certificate.sentence(),
-        "pictures": [
-            picture(suite.id, f"{study.heading}: {name.replace('-', ' ')}", figure)
-            for name, figure in study.figures(result).items()
-        ],
+        "pictures": [picture(suite.id, f"{study.heading}: {name.replace('-', ' ')}", figure)
+                     for name, figure in study.figures(result).items()],
         "tables": study.grids(result) + memory_grids([program.first for program in suite.programs.values()]),
         "certificate": tables.certificate_grids(result.certificate),
-    }
+    }  # fmt: skip
 
 
 def memory_grids(records: list[Record]) -> list[Grid]:
@@ -181,9 +174,8 @@ def memory_grids(records: list[Record]) -> list[Grid]:
     return [replace(grid, caption=". ".join([grid.caption, *said]))] if len(grid.head) > 1 else []
 
 
-def network_section(records: list[NetworkRecord]) -> dict:
+def network_section(records: list) -> dict:
     name = records[0].suite
-    drawn = network_result.figures(records).items()
     return {
         "id": name,
         "heading": f"Network: {network_result.standing(records)[0]}",
@@ -191,29 +183,27 @@ def network_section(records: list[NetworkRecord]) -> dict:
         "answers": network_result.answer(records),
         "standing": network_result.standing(records),
         "notes": network_result.disturbed(records),
-        "pictures": [picture(name, title, figure) for title, figure in drawn],
+        "pictures": [picture(name, title, figure) for title, figure in network_result.figures(records).items()],
         "tables": network_result.grids(records),
         "environment": environment_grid(records[0]),
         "command": network_result.repeat(records),
     }
 
 
-def foreign_section(records: list[ForeignRecord]) -> dict:
+def foreign_section(records: list) -> dict:
     scalings = scaling.find(records)
+    lines = [line for record in records for line in foreign_result.summary_lines(record)]
     return {
         "tables": [foreign_result.grid(records), *map(scaling.grid, scalings)],
-        "lines": [
-            *(line for record in records for line in foreign_result.summary_lines(record)),
-            *(line for found in scalings for line in found.lines()),
-        ],
+        "lines": lines + [line for found in scalings for line in found.lines()],
         "machines": sorted({describe.machine_line(record) for record in records}),
     }
 
 
 def where(suite: Suite) -> str:
-    about, workers = subject(suite), "GPU" if suite.device == "cuda" else "CPU worker"
+    about, worker = subject(suite), "GPU" if suite.device == "cuda" else "CPU worker"
     network = f", {about.network}" if about.network else ""
-    return f" ({about.devices} {workers}{'' if about.devices == 1 else 's'}, {about.machine}{network})"
+    return f" ({pool_figure.plural(about.devices, worker)}, {about.machine}{network})"
 
 
 def notes(suite: Suite) -> list[str]:
@@ -238,8 +228,7 @@ def picture(owner: str, label: str, figure) -> dict:
 def runs_section(records: list[Record]) -> dict | None:
     if not records:
         return None
-    newest = newest_first(records)
-    drawn = pool_figure.single_runs_figures(records).values()
+    newest, drawn = newest_first(records), pool_figure.single_runs_figures(records).values()
     return {
         "pictures": [picture("single-runs", "Runs made one by one", figure) for figure in drawn],
         "tables": [runs_grid(newest), *memory_grids(records)],
@@ -297,8 +286,7 @@ def environment_grid(record: Record) -> Grid:
 def line_of(suite: Suite) -> str:
     profiled = ", ".join(record.program for record in suite.extra)
     programs = ", ".join(suite.programs) or f"no whole round, profiled {profiled}"
-    disturbed = "; disturbed" if suite.disturbed else ""
-    return f"{suite.id}: {programs}; n = {suite.n}{disturbed}; {suite.machine}"
+    return f"{suite.id}: {programs}; n = {suite.n}{'; disturbed' if suite.disturbed else ''}; {suite.machine}"
 
 
 def failed_lines(records: list[Record]) -> list[str]:

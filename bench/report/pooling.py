@@ -32,8 +32,7 @@ NOT_SAID = ("model", "data", "image_size", "per_device_batch", "precision", "opt
 
 
 def records_at(path: Path, needed: bool = True) -> tuple[list[Record], list[str]]:
-    """The records below a folder, or one that is a file, and a sentence for each file that is not a good record. Raises
-    UserError as ``find_records`` does."""
+    """``find_records``, where ``path`` may also be one record's file."""
     if not path.is_file():
         return find_records(path, needed)
     try:
@@ -56,8 +55,7 @@ def confidence_of(records: list[Record]) -> float:
 
 
 def of_program(name: str) -> bool:
-    """Whether an option belongs to the program, not to the work. The device belongs to the work: a CPU's throughput
-    says nothing about a GPU's."""
+    """Whether an option belongs to the program, not to the work, as the device does."""
     return (name in names(*PROGRAM) and name != "device") or name == "machines"
 
 
@@ -91,78 +89,32 @@ class Machine:
         return "; ".join([*parts, *filter(None, [self.network])])
 
 
-@dataclass(frozen=True, eq=False)
 class Group:
-    """The records of one program on one machine and workload, with one total of threads."""
+    """The records of one program (``ddp 2``) on one machine and workload, with one total of threads. apart: another
+    group differs only in its threads."""
 
-    machine: Machine
-    workload: str
-    name: str  # as in ``ddp 2``
-    records: list[Record]
-    apart: bool  # another group differs from this one only in its threads
-
-    @property
-    def first(self) -> Record:
-        return self.records[0]
-
-    @property
-    def num_devices(self) -> int:
-        return self.first.config.num_devices
-
-    @property
-    def threads(self) -> int | None:
-        return self.first.threads_total
-
-    @property
-    def title(self) -> str:
-        return f"{self.name}, {self.threads} threads" if self.apart else self.name
-
-    @property
-    def throughputs(self) -> list[float]:
-        return [record.throughput for record in self.records]
-
-    @property
-    def n(self) -> int:
-        return len(self.records)
-
-    @property
-    def disturbed(self) -> bool:
-        return bool(worst(self.records))
-
-    @property
-    def plain(self) -> bool:
-        """A mode without backend options. What the bench chooses for a GPU is not such an option."""
-        config, by_gpu = self.first.config, PLAIN if self.first.on_gpu else {}
-        return label(to_dict(config) | by_gpu) == f"{config.mode} {self.num_devices}"
-
-    @property
-    def mean(self) -> float:
-        return statistics.geometric_mean(self.throughputs)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Student's 95 % interval of the mean; None for fewer than FEWEST_ROUNDS records."""
-        if self.n < stats.FEWEST_ROUNDS:
-            return None
-        quantile = stats.t_quantile(self.n - 1, confidence_of(self.records))
-        return formulas.log_ratio_interval([1.0] * self.n, self.throughputs, quantile)[1:]
+    def __init__(self, machine: Machine, workload: str, name: str, records: list[Record], apart: bool):
+        self.machine, self.workload, self.name, self.records = machine, workload, name, records
+        self.first, self.n, self.disturbed = records[0], len(records), bool(worst(records))
+        config, self.threads = self.first.config, self.first.threads_total
+        self.num_devices = config.num_devices
+        self.title = f"{name}, {self.threads} threads" if apart else name
+        by_gpu = PLAIN if self.first.on_gpu else {}  # chosen by the bench, so not an option of the program
+        self.plain = label(to_dict(config) | by_gpu) == f"{config.mode} {self.num_devices}"
+        self.throughputs = [record.throughput for record in records]
+        self.mean = statistics.geometric_mean(self.throughputs)
+        self.interval = None  # Student's 95 % interval of the mean
+        if self.n >= stats.FEWEST_ROUNDS:
+            quantile = stats.t_quantile(self.n - 1, confidence_of(records))
+            self.interval = formulas.log_ratio_interval([1.0] * self.n, self.throughputs, quantile)[1:]
 
 
-@dataclass(frozen=True)
 class Panel:
-    """Groups that may stand side by side: one kind of device, one workload."""
+    """Groups that may stand side by side, sorted by machine: one kind of device, one workload."""
 
-    device: str
-    workload: str
-    groups: list[Group]  # sorted by machine
-
-    @property
-    def n(self) -> int:
-        return sum(group.n for group in self.groups)
-
-    @property
-    def units(self) -> str:
-        return self.groups[0].first.workload.units
+    def __init__(self, device: str, workload: str, groups: list[Group]):
+        self.device, self.workload, self.groups = device, workload, groups
+        self.n, self.units = sum(group.n for group in groups), groups[0].first.workload.units
 
 
 def machine_of(record: Record) -> Machine:
@@ -176,8 +128,7 @@ def machine_of(record: Record) -> Machine:
 
 
 def workload_of(record: Record) -> str:
-    """The workload in words: every option of the work that is not at its default, so a new option separates workloads
-    by itself."""
+    """The workload in words, with every option of the work that is not at its default."""
     config = record.config
     size = f" {config.image_size} px" if config.image_size else ""
     options = {name: getattr(config, name) for name in names(*WORK) if name not in NOT_SAID}
@@ -228,8 +179,8 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
     any."""
     found, refused = find_records(folder)
     records, said = once(found)
-    good = usable(records)
     said = [f"refused: {sentence}" for sentence in refused] + said
+    good = usable(records)
     left = len(records) - len(good)
     said += [f"note: {left} failed, profiled or interrupted runs are left out"] if left else []
     disturbed = sum(bool(disturbances_of(record)) for record in good)

@@ -1,4 +1,4 @@
-"""What is trained: one folder per workload behind one seam (base.py), and what all workloads share."""
+"""What is trained: one folder per workload with one interface (base.py), and what all workloads share."""
 
 import importlib
 
@@ -8,7 +8,6 @@ from bench.config.workloads import workload_of
 
 
 def load_workload(config: RunConfig, device):
-    """The ``Workload`` of a config, imported only by the process that needs it."""
     from bench.workload import own_code  # it needs torch
 
     if (config.model or "").startswith(KERAS):

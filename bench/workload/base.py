@@ -1,9 +1,7 @@
-"""The seam of a workload: data, model, loss and metrics. The training loop, the modes and the meters ask nothing else.
+"""The interface of a workload: data, model, loss and metrics. The training loop and the modes use nothing else.
 
-A data set (``load``) has a length; ``dataset[draws]`` are the examples of these draws (sharding.py) as (inputs [B, …],
-targets [B, …], names of those that could not be read). Inputs, targets and outputs may be structures of tensors
-(batch.py).
-"""
+A data set (``load``) has a length; ``dataset[draws]`` (sharding.py) is (inputs [B, …], targets [B, …], names of
+unreadable examples). Inputs, targets and outputs may be structures of tensors (batch.py)."""
 
 from collections.abc import Callable
 
@@ -17,28 +15,21 @@ from bench.workload import batch
 
 
 class Workload:
-    """One workload in one process. Every method is asked on every rank.
+    """One workload in one process. Every method is called on every rank. device: where this process has its batches."""
 
-    config: the run's. device: where this process puts its batches. num_outputs: of the model, known once ``load`` has
-    been called.
-    """
-
-    num_outputs: int
-    classes: list[str] | None = None  # their names, where the data has some; known with num_outputs
+    num_outputs: int  # of the model; known after ``load``, as are ``classes``
+    classes: list[str] | None = None  # their names
 
     def __init__(self, config: RunConfig, device: torch.device):
         self.config, self.device, self.info = config, device, workload_of(config)
 
     def load(self, mode, say: Callable[[str], None]) -> tuple:
-        """The training set and the validation set; None in place of the second where there is none.
-
-        mode: the open mode, for what processes must tell each other. say: is told now and then how far it is. Raises
-        UserError when the data cannot be had, and when one step needs more examples than there are.
-        """
+        """The training set and the validation set (or None). mode: the open mode. say: takes progress messages. Raises
+        UserError when the data are not available, or when one step needs more examples than there are."""
         raise NotImplementedError
 
     def model(self, config: RunConfig, rank: int, say: Callable[[str], None]) -> nn.Module:
-        """The plain model on the CPU, before any mode has wrapped it. Each rank draws its own weights (seed + rank)."""
+        """The plain model on the CPU. Each rank draws its own weights (seed + rank)."""
         from bench.workload.models import build_model  # after the data: torchvision takes half a second
 
         return build_model(config, self.num_outputs, rank, say)
@@ -48,8 +39,7 @@ class Workload:
         return batch.moved(inputs, self.device)
 
     def step(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, loss: Callable) -> tuple:
-        """The forward pass of a step: (outputs, loss). model: as the mode has wrapped it. loss: outputs, targets ->
-        loss, as the script has it."""
+        """The forward pass of a step: (outputs, loss). model: wrapped by the mode. loss: outputs, targets -> loss."""
         outputs = model(batch.opened(inputs))
         return outputs, loss(outputs, batch.opened(targets))
 
@@ -58,31 +48,30 @@ class Workload:
         return model(batch.opened(inputs))
 
     def groups(self, model: nn.Module) -> list:
-        """What the optimizer is made of: parameters, or dicts as torch's optimizers take them; ``lr_factor`` of a dict
-        multiplies the learning rate."""
+        """The optimizer's parameters or parameter groups; ``lr_factor`` of a group multiplies the learning rate."""
         return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def check(self, model: nn.Module, train_set) -> None:
-        """Before any mode wraps it: raise UserError for a model that cannot be trained (or evaluated) on these data."""
+        """Before a mode wraps it: raise UserError for a model that cannot be trained on these data."""
 
     def facts(self, model: nn.Module) -> dict:
-        """What a record should say of data and model besides the options: texts and numbers, each with its name."""
+        """Texts and numbers for the record, besides the options."""
         return {}
 
     def planned(self, examples: int) -> tuple:
-        """A batch of so many examples as the loader gives it, without its numbers: (inputs, targets) on the device
-        ``meta``, to plan with. Raises UserError for a workload of which that is not known before the data are there."""
+        """A batch of this many examples, (inputs, targets) on the device ``meta``, to predict memory. Raises UserError
+        where the shapes are not known without the data."""
         raise UserError(f"the memory of DATA={self.config.data} cannot be predicted: run it once with MEMORY=1")
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """What backward starts from: a scalar, the mean over the batch."""
+        """A scalar: the mean over the batch."""
         raise NotImplementedError
 
     def count(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """[1 + metrics]: the sum of the losses, then of each metric of the table, over a batch of a validation."""
+        """[1 + metrics]: the sum of the losses, then of each metric, over a batch of a validation."""
         raise NotImplementedError
 
     def blank(self) -> torch.Tensor:
-        """The inputs of one example that counts for nothing: where a forward pass is a collective, a rank that has no
-        example left calls the model all the same."""
+        """The inputs of one example that does not count, for a rank without examples left whose forward pass is a
+        collective."""
         raise NotImplementedError

@@ -1,5 +1,5 @@
-"""A batch's inputs, targets or outputs: a structure (bench/structure.py) of tensors whose first dimension is the
-example's, or what the user's ``collate`` has made of the examples."""
+"""A batch's inputs, targets or outputs: a structure (bench/structure.py) of tensors with the examples in dimension 0,
+or what the user's ``collate`` returned."""
 
 from typing import NamedTuple
 
@@ -9,23 +9,20 @@ from bench import structure
 
 
 class Collated(NamedTuple):
-    """Examples that the user's ``collate`` has put together: a part for each forward pass. Only the user's functions
-    and the model look into a part, because nothing says which of its dimensions is the example's.
-
-    count: the examples in one part.
-    """
+    """What the user's ``collate`` returned for each forward pass. Only the user's functions and the model read a part,
+    because nothing says which dimension has the examples."""
 
     parts: list
-    count: int
+    count: int  # examples in one part
 
 
 def opened(item):
-    """A batch as the model and the user's functions take it. Of what was collated, the first part."""
+    """A batch as the model and the user's functions take it; of a ``Collated`` the first part."""
     return item.parts[0] if isinstance(item, Collated) else item
 
 
 def length(item) -> int:
-    """How many examples it has.
+    """The number of examples.
 
     >>> length({"loss": torch.tensor(0.5), "ids": torch.zeros(4, 2)})
     4
@@ -36,7 +33,7 @@ def length(item) -> int:
 
 
 def chunks(item, count: int) -> list:
-    """It in ``count`` parts, as ``torch.chunk`` cuts.
+    """Split into ``count`` parts as ``torch.chunk`` does.
 
     >>> [length(part) for part in chunks((torch.zeros(5, 2), torch.zeros(5)), 2)]
     [3, 2]
@@ -47,25 +44,23 @@ def chunks(item, count: int) -> list:
 
 
 def split(item, size: int) -> list:
-    """It in parts of ``size`` examples; the last may be smaller. What was collated stays in the parts that it has."""
+    """Split into parts of ``size`` examples; the last may be smaller. A ``Collated`` keeps its parts."""
     if isinstance(item, Collated):
         return chunks(item, len(item.parts))
     return structure.split(item, lambda tensor: tensor.split(size)) if length(item) else []
 
 
 def moved(item, device: torch.device):
-    """It on a device; the host does not wait for a copy from pinned memory."""
-    return structure.each(lambda part: on(part, device), item, lambda part: callable(getattr(part, "to", None)))
+    """On a device; copies from pinned memory do not block. Objects with a method ``to`` move themselves, as torch's
+    PackedSequence, whose lengths stay on the CPU."""
 
+    def move(part):
+        return part.to(device, non_blocking=True) if isinstance(part, torch.Tensor) else part.to(device)
 
-def on(part, device: torch.device):
-    """Another object moves itself, as torch's PackedSequence, whose lengths stay on the CPU."""
-    return part.to(device, non_blocking=True) if isinstance(part, torch.Tensor) else part.to(device)
+    return structure.each(move, item, lambda part: callable(getattr(part, "to", None)))
 
 
 def in_float32(outputs):
-    """Without their graph."""
-
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
 

@@ -1,4 +1,4 @@
-"""Freezing: which parameters are trained, and what a frozen module must keep from doing."""
+"""Freezing: which parameters are trained, and evaluation mode for frozen modules."""
 
 import difflib
 import fnmatch
@@ -9,17 +9,13 @@ from bench.errors import UserError
 
 
 def freeze_parameters(model: nn.Module, freeze: str | None, train_only: str | None) -> list[str]:
-    """Stop training the parameters whose names match ``freeze``, or do not match ``train_only``; return their names.
+    """Freeze the parameters whose names match ``freeze``, or do not match ``train_only``; return their names.
 
-    Both are patterns of the shell with commas between, ``conv1*,bn1*,layer1*``, and one of them is None.
-
-    It must be done before a mode wraps the model. DDP looks at ``requires_grad`` once, at construction, puts what is to
-    be trained into buckets, and sends a bucket when all of its gradients have come. The gradient of a parameter that
-    was frozen later never comes: its bucket is never sent, and DDP's next forward raises. With
-    ``find_unused_parameters=True`` it would not, but DDP then searches the graph for such parameters in each step,
-    sends zeros for them, and a layer that was left out by mistake is no longer found.
-
-    Raises UserError for a pattern that matches nothing, and when nothing is left to train.
+    Both are shell patterns with commas between, ``conv1*,bn1*,layer1*``, and one of them is None. Call it before a mode
+    wraps the model: DDP reads ``requires_grad`` once, at construction, to fill its buckets. A parameter frozen later
+    never gets its gradient, its bucket is never sent, and DDP's next forward raises. With
+    ``find_unused_parameters=True`` DDP would search the graph for it in each step, and no longer find a layer that was
+    left out by mistake. Raises UserError for a pattern that matches nothing, and when nothing is left to train.
     """
     names = [name for name, _ in model.named_parameters()]
     frozen = matching("FREEZE", freeze, names) if freeze else set(names) - matching("TRAIN_ONLY", train_only, names)
@@ -34,7 +30,6 @@ def freeze_parameters(model: nn.Module, freeze: str | None, train_only: str | No
 
 
 def matching(option: str, patterns: str, names: list[str]) -> set[str]:
-    """The names that match any of the patterns. Raises UserError for a pattern that matches none."""
     found = set()
     for pattern in (p.strip() for p in patterns.split(",")):
         matches = fnmatch.filter(names, pattern)
@@ -45,7 +40,6 @@ def matching(option: str, patterns: str, names: list[str]) -> set[str]:
 
 
 def near_names(pattern: str, names: list[str]) -> str:
-    """A hint for a pattern that matches nothing: near modules as ``layer1.*``, or the top of the model."""
     modules = dict.fromkeys(name.rpartition(".")[0] for name in names)
     modules |= dict.fromkeys(name.partition(".")[0] for name in names)
     candidates = [f"{module}.*" for module in modules] + names
@@ -57,11 +51,8 @@ def near_names(pattern: str, names: list[str]) -> str:
 def train_mode(model: nn.Module) -> None:
     """``model.train()``, but a module whose parameters are all frozen stays in evaluation mode.
 
-    Freezing parameters does not freeze buffers: a batch norm in training mode moves its running statistics at every
-    forward pass, whether its parameters are trained or not, and normalises with the batch's. What is frozen must
-    compute what it computed when it was trained, so it is left in evaluation mode, with the dropout inside it.
-
-    Called instead of ``model.train()`` after every validation; it takes 1 ms for a resnet18, 7 ms for a vit_b_16.
+    A batch norm in training mode updates its running statistics and normalises with the batch's even if its parameters
+    are frozen; a frozen module must compute what it computed when it was trained.
     """
     model.train()
     for module in model.modules():

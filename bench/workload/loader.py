@@ -1,8 +1,7 @@
-"""The batches that fall to one process: which examples, in what order, read by how many loader workers.
+"""The batches of one process: which examples, in what order, read by how many loader workers.
 
-A data set answers one question: the inputs and targets of these draws (see sharding.py), as tensors, and the names of
-examples that could not be read. ``training_batches`` and ``validation_batches`` ask it for those of this process.
-"""
+``dataset[draws]`` (sharding.py) is the inputs and targets of these draws, as tensors, and the names of examples that
+could not be read."""
 
 import functools
 import itertools
@@ -21,7 +20,7 @@ from bench.workload import sharding
 
 
 class SlowStorage:
-    """A data set behind a storage that takes ``milliseconds`` per image: simulated, so that waiting can be studied."""
+    """A data set behind a simulated storage that takes ``milliseconds`` per image."""
 
     def __init__(self, dataset, milliseconds: float):
         self.dataset, self.milliseconds = dataset, milliseconds
@@ -36,15 +35,12 @@ class SlowStorage:
         return self.dataset[draws]
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
-        """It is asked where AUGMENT is on."""
         return self.dataset.augmentation_seeds(draws)
 
 
 def training_set(config: RunConfig, dataset, unit: str, where: str = "", smaller: str = "GPUS"):
-    """A data set as it is trained on: behind a simulated storage with STORAGE_MS. unit: what an example is called.
-
-    Raises UserError when one step needs more examples than there are.
-    """
+    """The data set, behind a simulated storage with STORAGE_MS. unit: what an example is called. Raises UserError when
+    one step needs more examples than there are."""
     if len(dataset) < config.global_batch and not config.evaluate:
         raise UserError(
             f"a step of {config.global_batch} {unit} (BATCH x GPUS x ACCUMULATE) is more than the {len(dataset)} "
@@ -56,48 +52,42 @@ def training_set(config: RunConfig, dataset, unit: str, where: str = "", smaller
 class Draws:
     """A sampler: for each step the draws of this process, [per_device_batch x accumulate x devices_per_process].
 
-    Of a step's global batch each pass (ACCUMULATE) takes one part after the other, and each part is shared out over the
-    devices. It can be walked more than once.
+    The passes (ACCUMULATE) take one part of a step's global batch after the other; each part is partitioned over the
+    devices.
     """
 
     def __init__(
         self, config: RunConfig, topology, num_images: int, steps: int, first: int = 0,
         order: Callable = sharding.epoch_permutation,
     ):  # fmt: skip
-        self.config, self.topology, self.num_images, self.steps, self.first = config, topology, num_images, steps, first
-        self.order = order
+        self.config, self.topology, self.steps = config, topology, steps
+        self.stream = functools.partial(
+            sharding.global_batches, num_images, config.seed, config.global_batch, first, order
+        )
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        config, topology = self.config, self.topology
-        stream = sharding.global_batches(self.num_images, config.seed, config.global_batch, self.first, self.order)
-        device = topology.rank * topology.devices_per_process
-        for batch in itertools.islice(stream, self.steps):
-            passes = np.split(batch, config.accumulate)
-            shares = [
-                sharding.shard(part, device, topology.devices_per_process, topology.num_devices) for part in passes
-            ]
-            yield np.concatenate(shares)
+        devices = self.topology.devices_per_process
+        first, total = self.topology.rank * devices, self.topology.num_devices
+        for batch in itertools.islice(self.stream(), self.steps):
+            passes = np.split(batch, self.config.accumulate)
+            yield np.concatenate([sharding.shard(part, first, devices, total) for part in passes])
 
 
 def training_batches(
     config: RunConfig, topology, dataset, steps: int, first: int = 0, order: Callable = sharding.epoch_permutation,
     keep: bool = True,
 ) -> DataLoader:  # fmt: skip
-    """``steps`` batches for this process: images [b, 3, H, W], labels [b], unreadable names; b as ``Draws`` says.
-
-    first: images seen before. order: of an epoch, as ``sharding.global_batches`` takes it. A loader of whole arrays of
-    draws: the data set makes a batch at once. keep: as in ``loader``.
-    """
+    """``steps`` batches for this process: images [b, 3, H, W], labels [b], unreadable names; b as in ``Draws``. first,
+    order: as in ``sharding.global_batches``. keep: as in ``loader``."""
     return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first, order), keep)
 
 
 def validation_batches(config: RunConfig, topology, dataset, whole: bool = False) -> DataLoader:
-    """This process's share of a validation set, once: rank r takes images r, r + N, r + 2N, …: none twice, none left
-    out, whatever the sizes; ``whole``: all of it. Images [≤ b, 3, H, W], labels, unreadable names; b is VAL_BATCH, or
-    BATCH without it, for each device of this process."""
+    """This process's share of a validation set: rank r takes images r, r + N, r + 2N, …, so that each is validated
+    once; ``whole``: all images. Batches of [≤ b, 3, H, W], b = VAL_BATCH (or BATCH) x devices of this process."""
     mine = np.arange(len(dataset)) if whole else np.arange(topology.rank, len(dataset), topology.world_size)
     batch = (config.val_batch or config.per_device_batch) * topology.devices_per_process
     shares = [mine[i : i + batch] for i in range(0, len(mine), batch)]
@@ -105,28 +95,27 @@ def validation_batches(config: RunConfig, topology, dataset, whole: bool = False
 
 
 def loader(config: Data, topology, dataset, draws, keep: bool) -> DataLoader:
-    """Two batches ahead in each worker, in pinned memory for a GPU. WORKERS is the total over all processes; rank r
-    gets its share. keep: whether the workers live on after the last batch."""
+    """Prefetches two batches per worker, into pinned memory for a GPU. WORKERS is the total over all processes. keep:
+    whether the workers live on after the last batch."""
     finish = dataset.finish if getattr(dataset, "finish_on", None) else None
     kind = functools.partial(FinishingLoader, finish=finish, device=topology.device) if finish else DataLoader
     share = config.workers // topology.world_size + (topology.rank < config.workers % topology.world_size)
     return kind(
         dataset,
-        batch_size=None,
+        batch_size=None,  # the data set makes a whole batch of an array of draws
         sampler=draws,
         num_workers=share,
         persistent_workers=keep and share > 0,
         pin_memory=topology.device.type == "cuda" and config.data != "synthetic",
-        generator=torch.Generator(),  # its own: the training process's random numbers are left alone
+        generator=torch.Generator(),  # the training process's random numbers stay as they are
     )
 
 
 class FinishingLoader(DataLoader):
-    """A loader whose batches are finished by this process, on its device: a thread does the next one on a stream of its
-    own, while this one is trained on. Its errors are raised where the batch is asked for. Without workers there is no
-    thread: the data set's random numbers are the process's.
+    """A loader whose batches are finished on this process's device: a thread with its own CUDA stream does the next
+    one during the step. Without workers there is no thread: the data set then uses the process's random numbers.
 
-    finish: a batch as the data set makes it -> (inputs on the device, targets, names).
+    finish: a batch of the data set -> (inputs on the device, targets, names).
     """
 
     def __init__(self, *arguments, finish: Callable, device: torch.device, **options):
@@ -156,12 +145,12 @@ class FinishingLoader(DataLoader):
                 if done:
                     current = torch.cuda.current_stream(self.device)
                     current.wait_event(done)
-                    batch[0].record_stream(current)  # its memory is not given away before it has been used
+                    batch[0].record_stream(current)  # the allocator must not reuse its memory before the step is done
                 yield batch
 
 
 def plain_errors(batches: Iterator) -> Iterator:
-    """The batches; a UserError that a loader worker raised has its own one line again (torch adds a traceback)."""
+    """The batches; the traceback that torch adds to a loader worker's UserError is removed."""
     try:
         yield from batches
     except UserError as error:

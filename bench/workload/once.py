@@ -1,4 +1,4 @@
-"""Files that several processes need and one of them makes."""
+"""Files that several processes need and one of them writes."""
 
 import contextlib
 import socket
@@ -9,21 +9,19 @@ from pathlib import Path
 from bench import files
 from bench.errors import UserError
 
-WAIT_S = 3600.0  # for another process; a killed one gives its lock back at once
-SILENT_S = 30.0  # without a byte for so long, a download has failed
+WAIT_S = 3600.0  # for another process; a killed one releases its lock
+SILENT_S = 30.0  # without a byte, then a download has failed
 
 
 def locked(path: Path, wait_s: float = WAIT_S) -> contextlib.AbstractContextManager:
-    """Hold the lock file ``path`` alone, as ``files.locked`` does. Raises UserError after ``wait_s`` seconds."""
+    """Hold the lock file ``path``. Raises UserError after ``wait_s`` seconds."""
     over = UserError(f"{path} has been held by another process for {wait_s:g} s: end it")
     return files.locked(path, time.monotonic() + wait_s, over)
 
 
 def made_once(path: Path, make: Callable[[Path], None]) -> Path:
-    """``path``, written by ``make(temporary path)`` in one process if it is not there; the others wait.
-
-    What ``path`` names is always whole. Raises UserError when the folder cannot be written to.
-    """
+    """``path``; if it does not exist, one process writes it with ``make(temporary path)`` and the others wait. Raises
+    UserError when the folder cannot be written to."""
     try:
         if not path.exists():
             with locked(path.with_name(f"{path.name}.lock")):
@@ -37,7 +35,7 @@ def made_once(path: Path, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def download_timeout() -> Iterator[None]:
-    """Round a download: a server that says nothing for SILENT_S is given up, where the library would wait for ever."""
+    """Make downloads inside fail after SILENT_S without data; the libraries would wait forever."""
     patience = socket.getdefaulttimeout()
     socket.setdefaulttimeout(SILENT_S)
     try:

@@ -1,14 +1,11 @@
-"""Which process sees which images. Written once, for every mode.
+"""Which process sees which images, in every mode.
 
-One permutation per epoch, from the seed. The epochs follow each other in one stream, cut into global batches: no
-image is lost to a remainder and none is seen twice in an epoch. Device d of D takes every D-th index of a global
-batch. So the union of a step's batches is the same set in every mode, and DP's chunk for device d holds exactly the
-images that DDP's rank d sees.
+One permutation per epoch, from the seed. The epochs form one stream, cut into global batches: no image is lost to a
+remainder, none is seen twice in an epoch. Device d of D takes every D-th index of a global batch, so DP's chunk for
+device d has exactly the images of DDP's rank d.
 
-A draw is a number that names an image and the epoch in which it is seen: epoch x num_images + index. So a random crop
-can be drawn from (seed, draw) alone: it is another one every epoch, and the same one in every mode, on whatever rank
-and in whatever loader worker.
-"""
+A draw is epoch x num_images + index. A random crop depends only on (seed, draw): it changes every epoch, and is the
+same in every mode, on whatever rank and loader worker."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,7 +15,7 @@ FINGERPRINTED_STEPS = 20  # steps whose images a record can prove
 
 
 def epoch_permutation(num_images: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of one epoch: [num_images] indices. A new order each epoch, the same on every process."""
+    """The order of one epoch, the same on every process: [num_images] indices."""
     return np.random.default_rng((seed, epoch)).permutation(num_images)
 
 
@@ -27,8 +24,8 @@ def global_batches(
 ) -> Iterator[np.ndarray]:
     """An endless stream of [global_batch] draws. An epoch's remainder begins the next epoch's first batch.
 
-    first: images seen before, in this or an earlier run: the stream goes on from there, whatever the batch was then.
-    order: (num_images, seed, epoch) -> the indices of an epoch; another one than the permutation makes a mistake.
+    first: images seen before, with whatever batch: the stream continues there. order: (num_images, seed, epoch) -> the
+    indices of an epoch; the mistakes pass others.
     """
     epoch, begun = divmod(first, num_images)
     rest = np.empty(0, dtype=np.int64)
@@ -52,10 +49,8 @@ def shard(batch: np.ndarray, first_device: int, devices: int, num_devices: int) 
 
 
 def steps_of_epochs(num_images: int, epochs: int, global_batch: int, step: int = 0, images_seen: int = 0) -> list[int]:
-    """The step after which each epoch ends, rounded up to whole steps.
-
-    step, images_seen: the position of a resumed run. An epoch that had ended by then gets a step before it, or that
-    one.
+    """The step after which each epoch ends, rounded up to whole steps. step, images_seen: the position of a resumed
+    run; epochs that had ended by then get this step or an earlier one.
 
     >>> steps_of_epochs(num_images=100, epochs=3, global_batch=40)    # 2.5 steps per epoch
     [3, 5, 8]
@@ -66,10 +61,9 @@ def steps_of_epochs(num_images: int, epochs: int, global_batch: int, step: int =
 
 
 def fingerprint(indices: np.ndarray) -> int:
-    """A number for a set of images that adds up: the sum of the ranks' fingerprints is the joined batch's, modulo 2^48.
-
-    So records show that two modes trained on the same images in a step, whatever the order and the sharding. Each
-    index is mixed by SplitMix64's finaliser (Steele, Lea and Flood 2014), so that sums do not meet by chance.
+    """A number for a set of images: the sum of the ranks' fingerprints is the joined batch's, modulo 2^48. So records
+    show that two modes trained on the same images. Each index is mixed by SplitMix64's finaliser (Steele, Lea and Flood
+    2014), so that sums do not collide by chance.
 
     >>> fingerprint(np.array([5, 1])) == (fingerprint(np.array([1])) + fingerprint(np.array([5]))) % 2**48
     True
@@ -82,13 +76,10 @@ def fingerprint(indices: np.ndarray) -> int:
 
 
 def coverage(num_images: int, seed: int, epochs: int, stretches: list[tuple[int, int, int, int]]) -> list[dict]:
-    """How many images of each epoch were trained on once, more than once and never: {"epoch", "once", "more", "never"}.
+    """How many images of each epoch were trained on once, more than once and never.
 
-    stretches: (images seen before, images seen after, global batch, devices) of each part of a training, whose devices
-    may have changed in between. What every device took of every step is drawn again, and counted.
+    stretches: (images seen before, images seen after, global batch, devices) of each part of an elastic training.
 
-    >>> coverage(10, seed=0, epochs=1, stretches=[(0, 8, 4, 2), (8, 10, 2, 1)])
-    [{'epoch': 1, 'once': 10, 'more': 0, 'never': 0}]
     >>> coverage(10, seed=0, epochs=1, stretches=[(0, 8, 4, 2), (4, 6, 2, 1)])
     [{'epoch': 1, 'once': 6, 'more': 2, 'never': 2}]
     """

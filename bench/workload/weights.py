@@ -1,7 +1,4 @@
-"""Weights files: reading what other people have saved, and loading it into a plain model.
-
-What comes in: a path. What goes out: weights that fit a plain model, or one clear line that names the keys that do not.
-"""
+"""Weights files: reading what other people have saved, and loading it into a plain model."""
 
 import os
 import pickle
@@ -15,31 +12,19 @@ from torch import nn
 from bench.errors import UserError
 
 # The keys under which people save a state dict. Of several the first is taken: averages come last.
-WRAPPED_IN = (
-    "model",
-    "state_dict",
-    "model_state_dict",
-    "weights",
-    "params",
-    "ema",
-    "model_ema",
-    "state_dict_ema",
-    "swa",
-)
-COUNTER = "n_averaged"  # what torch's AveragedModel has beside the parameters of its ``module``
-PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and DDP, and torch.compile, put before each key
-NESTED = 5  # dicts in one another that are looked into: one that holds itself has no end
-NAMED = 3  # keys that a message names before it counts the rest
+WRAPPED_IN = ("model", "state_dict", "model_state_dict", "weights", "params", "ema", "model_ema", "state_dict_ema",
+              "swa")  # fmt: skip
+COUNTER = "n_averaged"  # torch's AveragedModel has it beside its ``module``
+PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and DDP, and of torch.compile
+NESTED = 5  # levels of dicts that are searched: a dict may contain itself
+NAMED = 3  # keys that a message names
 
 
 def read(path: Path, trust: bool = False):
-    """What a file holds, with all tensors on the CPU whatever device they were saved from.
+    """What was saved in a file, with all tensors on the CPU.
 
-    A file of torch.save is a pickle: a program that builds objects. Without ``trust`` only tensors and plain values
-    are built and no code of the file's choosing runs. With it, a whole pickled nn.Module can be read too.
-
-    Returns a dict, or whatever was saved. Raises UserError in one line: not there, cut short, no checkpoint, or in
-    need of code.
+    A file of torch.save is a pickle, which can run code. Without ``trust`` only tensors and plain values are read; with
+    it also a whole nn.Module. Raises UserError: not there, cut short, not a checkpoint, or it needs code.
     """
     path = Path(path)
     if os.path.isdir(path):
@@ -51,16 +36,16 @@ def read(path: Path, trust: bool = False):
     how = {"weights_only": False, "pickle_module": TrustingPickle} if trust else {"weights_only": True}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of what becomes one line below
+            warnings.simplefilter("ignore")  # the error below says the same
             return torch.load(path, map_location="cpu", **how)
     except PermissionError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
-    except Exception as error:  # a foreign file can make an unpickler raise anything
+    except Exception as error:  # an unpickler can raise anything
         raise UserError(why_unreadable(path, error)) from None
 
 
 def read_named(text: str, trust: bool = False) -> tuple[Path, object]:
-    """The file that ``a.pt`` names and what it holds; ``a.pt#ema``: what it holds under that key. Raises UserError."""
+    """``a.pt``: the file and its content; ``a.pt#ema``: the content under that key. Raises UserError."""
     path, key = Path(text).expanduser(), ""
     if not os.path.exists(path):
         name, _, key = text.partition("#")
@@ -75,13 +60,10 @@ def read_named(text: str, trust: bool = False) -> tuple[Path, object]:
 
 
 def why_unreadable(path: Path, error: Exception) -> str:
-    """One line on a file that torch.load refused."""
     code = re.search(r"(?<=GLOBAL )\S+|TorchScript", str(error))
     if code:
-        return (
-            f"{path} holds more than tensors and plain values: reading it runs code of its maker's choosing "
-            f"({code[0]}); TRUST=1 reads it if you trust its maker"
-        )
+        return (f"{path} holds more than tensors and plain values: reading it runs code of its maker's choosing "
+                f"({code[0]}); TRUST=1 reads it if you trust its maker")  # fmt: skip
     if isinstance(error, ImportError | AttributeError):
         return f"{path} needs code that is not here ({reason(error)}): save the model's state dict instead"
     with path.open("rb") as file:
@@ -92,7 +74,7 @@ def why_unreadable(path: Path, error: Exception) -> str:
 
 
 class Unpickler(pickle.Unpickler):
-    """A whole DDP module, unpickled, asks for a process group and builds a reducer; its weights need neither."""
+    """Reads a pickled DDP module, which would ask for a process group, as a plain module."""
 
     def find_class(self, module: str, name: str):
         found = super().find_class(module, name)
@@ -100,17 +82,16 @@ class Unpickler(pickle.Unpickler):
 
 
 class PlainShell(nn.Module):
-    """What is left of a DDP module: the model under the name ``module``."""
+    pass
 
 
 class TrustingPickle:
-    """What torch.load asks of the pickle module."""
+    """A ``pickle_module`` for torch.load."""
 
     Unpickler, load = Unpickler, pickle.load
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, a format that cannot hold code."""
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -123,7 +104,7 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def reason(error: BaseException) -> str:
-    """Why, in one line. torch turns a failed write into a RuntimeError about positions; the cause is behind it."""
+    """An error in one line; of torch's RuntimeError about a failed write, the OSError behind it."""
     behind = error
     while behind is not None and not isinstance(behind, OSError):
         behind = behind.__cause__ or behind.__context__
@@ -133,11 +114,10 @@ def reason(error: BaseException) -> str:
 
 
 def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
-    """The state dict in whatever a person has saved, under the names of the plain model.
+    """The state dict in what was saved, under the names of the plain model (``strip_prefixes``).
 
-    content: a checkpoint of this bench, a state dict, either of them under a usual key (WRAPPED_IN), or a whole
-    module. A prefix of PREFIXES is stripped, as often as it occurs, when ALL keys carry it: then it can only be
-    a wrapper's; an averaged model's counter is left out. Raises UserError when no weights are found.
+    content: a checkpoint of this bench, a state dict, either of them under a usual key (WRAPPED_IN), or a module.
+    Raises UserError when no weights are found.
     """
     if isinstance(content, nn.Module):
         content = content.state_dict()
@@ -153,18 +133,17 @@ def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
         raise UserError(f"{path} holds no weights under a known name (its keys: {keys}): save the model's state dict")
     for key, value in content.items():
         if value.is_meta or value.layout != torch.strided or value.is_complex() or not value.isfinite().all():
-            raise UserError(f"{path}: {key} is no array of finite real numbers: a training that went astray, or a file "
-                            "that is no model's weights")  # fmt: skip
+            raise UserError(f"{path}: {key} is not an array of finite real numbers: the training diverged, or the file "
+                            "does not hold a model's weights")  # fmt: skip
     return strip_prefixes(content)
 
 
 def places_in(content) -> list[str]:
-    """The usual keys under which a file holds weights, in the order in which they are looked for."""
+    """The usual keys that have weights, in the order of WRAPPED_IN."""
     return [key for key in WRAPPED_IN if holds_tensors(content.get(key))] if isinstance(content, dict) else []
 
 
 def holds_tensors(item, depth: int = 0) -> bool:
-    """Whether there is a tensor in nested dicts; a module has some."""
     if isinstance(item, dict):
         return depth < NESTED and any(holds_tensors(value, depth + 1) for value in item.values())
     return isinstance(item, torch.Tensor | nn.Module)
@@ -182,22 +161,20 @@ def strip_prefixes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def load_weights(
     model: nn.Module, weights: dict[str, torch.Tensor], path: Path, new_head: bool = False, fresh: tuple[str, ...] = ()
 ) -> list[str]:
-    """Load weights into the plain model, strictly: every key, and every shape. An unwrapped model on any device.
+    """Load weights into the plain model, strictly: every key and every shape must fit.
 
-    new_head: for fine-tuning: where the shape of the head's weights differs (another number of classes), the head
-    stays as it is, and everything else must fit. fresh: further parameters of which the same is allowed.
-
-    Returns sentences about what was not taken from the file, empty when all was. Raises UserError that names the keys
-    when something does not fit; the model is unchanged then.
+    new_head: keep the model's head where its shape differs (another number of classes), to fine-tune. fresh: further
+    parameters that may differ like this. Returns sentences about what was not taken from the file. Raises UserError
+    that names the keys; the model is unchanged then.
     """
     own, notes = model.state_dict(), []
     weights = dict(weights)
     missing = [key for key in own if key not in weights]
     counters = [key for key in missing if key.endswith(".num_batches_tracked")]
-    if counters and missing == counters:  # older files have none, and only a norm without momentum reads them
+    if counters and missing == counters:  # old files have none, and only a norm without momentum needs them
         weights |= {key: own[key] for key in counters}
         notes.append(
-            f"{Path(path).name} has no num_batches_tracked: {len(counters)} counters of batch norms stay as they are"
+            f"{path.name} has no num_batches_tracked: {len(counters)} counters of batch norms stay as they are"
         )
         missing = []
     unexpected = [key for key in weights if key not in own]
@@ -207,28 +184,22 @@ def load_weights(
     allowed = {key for key in fresh if key in other}
     if new_head and f"{head}.weight" in other:
         allowed |= {f"{head}.weight", f"{head}.bias"} & own.keys()
-    misfits = [f"{key} {shape(weights[key])} for {shape(own[key])}" for key in other if key not in allowed]
+    misfits = [f"{key} {[*weights[key].shape]} for {[*own[key].shape]}" for key in other if key not in allowed]
     faults = {"missing": missing, "unexpected": unexpected, "of another shape": misfits}
     if any(faults.values()):
         what = "; ".join(f"{name} {listed(keys)}" for name, keys in faults.items() if keys)
-        raise UserError(
-            f"{path} does not fit this model: {what}: build the model it was saved from (MODEL, NORM, IMAGE_SIZE)"
-        )
+        raise UserError(f"{path} does not fit this model: {what}: build the model it was saved from (MODEL, NORM, "
+                        "IMAGE_SIZE)")  # fmt: skip
     for key in [key for key in own if key in allowed]:
-        notes.append(f"{key} {shape(own[key])} stays fresh: {Path(path).name} has it {shape(weights[key])}")
+        notes.append(f"{key} {[*own[key].shape]} stays fresh: {path.name} has it {[*weights[key].shape]}")
         weights[key] = own[key]
     model.load_state_dict(weights)
     return notes
 
 
 def head_of(model: nn.Module) -> str:
-    """The name of the classifier: the last Linear or Conv2d, which it is in every classifier of torchvision; "" of a
-    model that has neither."""
+    """The name of the classifier: the last Linear or Conv2d, as in all models of torchvision; "" without one."""
     return ["", *(name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d))][-1]
-
-
-def shape(tensor: torch.Tensor) -> str:
-    return str(list(tensor.shape))
 
 
 def listed(names: list[str]) -> str:

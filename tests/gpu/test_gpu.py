@@ -7,7 +7,7 @@ import torch
 from bench.measure import nccl
 from bench.measure.nvml import visible_gpus, why_no_gpu
 from bench.record.read import load
-from bench.workload.images import decode_on_gpu
+from bench.workload.images import decode
 from bench.workload.images.photographs import ImageSet
 from bench.workload.images.sources import FolderSource
 from tests.runs import left_behind, needs_horovod, run
@@ -127,7 +127,7 @@ def test_the_defaults_are_those_of_the_gpu_and_plain_turns_them_off(ran):
 def test_photographs_are_decoded_on_the_gpu(ran, tmp_path, workers):
     """By nvJPEG, to nearly the pixels of the CPU's decoder."""
     device = torch.device("cuda", 0)
-    if why := decode_on_gpu.why_not(device):
+    if why := decode.why_not(device):
         pytest.skip(why)
     write_photographs(tmp_path / "photographs")
     source = FolderSource(tmp_path / "photographs", train=True)

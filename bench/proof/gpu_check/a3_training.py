@@ -91,7 +91,7 @@ def photographs(ground):
     """Does a training on JPEGs decode on the GPU where it can, validate, keep checkpoints, and resume for an epoch?"""
     import torch
 
-    from bench.workload.images import decode_on_gpu
+    from bench.workload.images import decode
 
     with tempfile.TemporaryDirectory(prefix="bench-gpu-check-") as folder:
         write_photographs(Path(folder))
@@ -103,7 +103,7 @@ def photographs(ground):
         checkpoint.unlink()  # records are committed, weights are not
     found = [row["epoch"] for record in (first, again) for row in record.epochs]
     decoder, on_cpu = first.samples[0].facts.get("decoder", ""), ground.device == "cpu"
-    why = "no GPU is used" if on_cpu else decode_on_gpu.why_not(torch.device("cuda", 0))
+    why = "no GPU is used" if on_cpu else decode.why_not(torch.device("cuda", 0))
     figures = {"epochs": str(found), "top1": again.top1, "examples/s": first.throughput, "decoder": decoder, "why": why}
     on_gpu = bool(why) or "GPU" in decoder
     whole = again.epochs[-1]["epoch"] == 3 and again.epochs[-1]["images"] == 2 * (IMAGES // 10)

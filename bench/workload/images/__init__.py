@@ -1,8 +1,6 @@
 """Image classification: torchvision's networks on digits, small sets, photographs or random images.
 
-Photographs come as bytes, [B, 3, H, W] of uint8, and become numbers on the device: a quarter of what must be sent from
-process to process and to a GPU.
-"""
+Photographs are uint8 [B, 3, H, W] until they are on the device: a quarter of the bytes to copy."""
 
 import importlib
 from collections.abc import Callable
@@ -18,8 +16,6 @@ from bench.workload.loader import training_set
 
 
 class Workload(base.Workload):
-    """Images and their classes: cross-entropy, top-1 and top-5."""
-
     def load(self, mode, say: Callable[[str], None]) -> tuple:
         kind, folder = place.find(self.config, mode, say)
         train_set, val_set = load_data(self.config, self.device, kind, folder)
@@ -28,12 +24,11 @@ class Workload(base.Workload):
         return train_set, val_set
 
     def prepare(self, inputs: torch.Tensor) -> torch.Tensor:
-        """[b, 3, H, W] of bytes or numbers -> numbers on the device, in the memory order of the model."""
+        """[b, 3, H, W] uint8 or float32 -> float32 on the device, in the memory format of the model."""
         images = self.to_float(inputs.to(self.device, non_blocking=True))
         return images.contiguous(memory_format=torch.channels_last) if self.config.channels_last else images
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """outputs [b, classes], targets [b] -> the mean cross-entropy."""
         return nn.functional.cross_entropy(outputs, targets)
 
     def count(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -46,7 +41,6 @@ class Workload(base.Workload):
         return torch.zeros(1, 3, self.config.image_size, self.config.image_size)
 
     def planned(self, examples: int) -> tuple:
-        """[examples, 3, H, W], numbers or bytes, and a class for each."""
         dtype = torch.float32 if data_sets.info_of(self.config.data).numbers else torch.uint8
         size = self.config.image_size
         return (torch.empty(examples, 3, size, size, dtype=dtype, device="meta"),
@@ -54,11 +48,8 @@ class Workload(base.Workload):
 
 
 def load_data(config: RunConfig, device: torch.device, kind: str | None = None, folder=None) -> tuple:
-    """The training set and the validation set of a config; None in place of the second where there is none.
-
-    kind, folder: what DATA turned out to be, and where its files lie on this machine (``place.find``). Raises UserError
-    for files that are missing or cannot be used, and when one step needs more images than there are.
-    """
+    """The training set and the validation set (or None). kind, folder: from ``place.find``. Raises UserError for files
+    that cannot be used, and when one step needs more images than there are."""
     kind = kind or data_sets.data_kind(config.data)[0]
     module = importlib.import_module(f"bench.workload.images.{data_sets.DATA_SETS[kind].module}")
     train_set, val_set = module.load(config, device, kind, folder)
@@ -66,8 +57,8 @@ def load_data(config: RunConfig, device: torch.device, kind: str | None = None, 
 
 
 class ToFloat:
-    """Pixels of 0..255, [B, 3, H, W] uint8, to numbers of mean 0 and deviation 1 by a data set's ``mean`` and ``std``
-    (of pixels in 0..1, one per channel). Images that are numbers already pass through."""
+    """Normalise uint8 images [B, 3, H, W] on the device by a data set's ``mean`` and ``std`` per channel, of pixels in
+    0..1. float32 images stay as they are."""
 
     def __init__(self, dataset, device: torch.device):
         if dataset.mean is not None:
@@ -75,5 +66,4 @@ class ToFloat:
             self.scale, self.shift = 1 / (255 * std), -mean / std
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """images on the device -> float32 there."""
         return images if images.is_floating_point() else images.float().mul_(self.scale).add_(self.shift)

@@ -1,8 +1,4 @@
-"""What happens to an image on its way into a batch, and where its random numbers come from.
-
-Everything works on bytes: uint8 in, uint8 out. Scaling to 0..1 and normalising are done later, on the device, for a
-whole batch at once.
-"""
+"""Augmentation of images, and its random numbers. uint8 in, uint8 out; normalising is done later, on the device."""
 
 import numpy as np
 import torch
@@ -11,14 +7,11 @@ from torchvision.transforms.v2.functional import resized_crop_image
 
 
 def example_seeds(seed: int, draws: np.ndarray) -> np.ndarray:
-    """A seed for each example's own random stream: draws [B] int64 -> [B] uint32.
+    """A seed for each example's random stream: draws [B] int64 -> [B] uint32.
 
-    A draw is epoch x length + index, so no two examples of a run share one, whatever rank or worker makes them, and a
-    resumed run goes on where it was. torch's CPU generator keeps only 32 bits of a seed. Two 64-bit mixes would often
-    meet in them, so the mixing is one-to-one in 32 bits: of a run's first 2^32 draws no two get the same seed.
-
-    >>> len(set(example_seeds(7, np.arange(100_000)).tolist()))
-    100000
+    A draw is epoch x length + index, so no two examples of a run share a seed, on whatever rank or worker, also after a
+    resume. torch's CPU generator keeps 32 bits of a seed, so the mixing is one-to-one in 32 bits: 64-bit mixes would
+    often collide there.
     """
     low, high = draws.astype(np.uint64).astype(np.uint32), (draws >> 32).astype(np.uint32)
     key = mix(np.array([seed & 0xFFFFFFFF, ~seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], dtype=np.uint32))
@@ -33,16 +26,13 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def random_part(image_size: int, image: torch.Tensor) -> torch.Tensor:
-    """[3, H, W] uint8 -> [3, S, S] uint8: a random part of the image, 8 to 100 % of its area, mirrored or not.
-
-    What v2.RandomResizedCrop(S) and v2.RandomHorizontalFlip() do in a row, bit-identical, from the same numbers of
-    torch's own generator; without their general machinery, which takes as long as a small image's resize.
-    """
+    """[3, H, W] -> [3, S, S]: a random part of 8 to 100 % of the area, mirrored or not. Bit-identical to
+    v2.RandomResizedCrop(S) and v2.RandomHorizontalFlip(), whose overhead is as large as a small image's resize."""
     return cut(image_size, image, *random_box(*image.shape[-2:]))
 
 
 def random_box(height: int, width: int) -> tuple[int, int, int, int, bool]:
-    """For an image of this size: top, left, height, width, mirrored."""
+    """Top, left, height, width, mirrored."""
     size_alone = torch.empty(1).expand(3, height, width)
     box = RandomResizedCrop.get_params(size_alone, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
     return (*box, bool(torch.rand(1) < 0.5))
@@ -51,13 +41,12 @@ def random_box(height: int, width: int) -> tuple[int, int, int, int, bool]:
 def cut(
     image_size: int, image: torch.Tensor, top: int, left: int, height: int, width: int, mirrored: bool
 ) -> torch.Tensor:
-    """[3, H, W] uint8 -> [3, S, S] uint8: this part of the image, mirrored or not."""
     part = resized_crop_image(image, top, left, height, width, [image_size, image_size], antialias=True)
     return part.flip(-1) if mirrored else part
 
 
 def middle(image_size: int, image: torch.Tensor) -> torch.Tensor:
-    """[3, H, W] uint8 -> [3, S, S] uint8: the short side resized to S x 256 / 224, then the middle."""
+    """[3, H, W] -> [3, S, S]: the short side resized to S x 256 / 224, then the middle."""
     image = v2.functional.resize(image, [image_size * 256 // 224], antialias=True)
     return v2.functional.center_crop(image, [image_size, image_size])
 
@@ -65,12 +54,9 @@ def middle(image_size: int, image: torch.Tensor) -> torch.Tensor:
 def crop_and_flip(
     images: torch.Tensor, padding: int, seeds: np.ndarray, flip: bool = True, fill: float = 0
 ) -> torch.Tensor:
-    """The augmentation of small images: a border of ``fill``, then a window of the old size at random, mirrored or not.
-
-    flip=False: never mirrored (digits). images [B, C, H, W], seeds [B] uint32 -> [B, C, H, W]. The same distribution as
-    v2.RandomCrop(padding=…) and v2.RandomHorizontalFlip, for the whole batch at once: the places are digits of each
-    example's seed.
-    """
+    """Pad with ``fill``, then crop a random window of the old size, mirrored or not: images [B, C, H, W], seeds [B]
+    uint32 -> [B, C, H, W]. The same distribution as v2.RandomCrop(padding=…) and, with flip, v2.RandomHorizontalFlip,
+    for the whole batch: the places are digits of each example's seed."""
     height, width = images.shape[-2:]
     places = 2 * padding + 1
     seeds = torch.from_numpy(seeds.astype(np.int64))

@@ -1,4 +1,4 @@
-"""DATA=digits: scikit-learn's handwritten digits, real data that need no download."""
+"""DATA=digits: scikit-learn's 1797 handwritten digits, real data that need no download."""
 
 import gzip
 import importlib.util
@@ -21,11 +21,8 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None
 
 
 class Digits:
-    """scikit-learn's 1797 real handwritten digits, 8x8, grey: real data that need no download.
-
-    Images are enlarged to image_size and repeated over three channels. 360 images, always the same, are held out.
-    augment: each image is moved by up to one of its 8 pixels, anew every epoch.
-    """
+    """Grey 8x8 images, enlarged to image_size and repeated over three channels; always the same 360 are held out.
+    augment: each image is moved by up to one of its 8 pixels."""
 
     num_classes = DATA_SETS["digits"].classes
     mean = std = None  # numbers already
@@ -45,13 +42,12 @@ class Digits:
     def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
         """[B] draws -> images [B, 3, image_size, image_size], labels [B], nothing unreadable."""
         index = torch.from_numpy(draws % len(self))
-        size = (self.image_size, self.image_size)
         images = self.images[index]
         if self.augment:
             from bench.workload.images.augment import crop_and_flip  # torchvision takes half a second
 
             images = crop_and_flip(images, 1, self.augmentation_seeds(draws), flip=False, fill=-MEAN / STD)
-        images = torch.nn.functional.interpolate(images, size, mode="bilinear", align_corners=False)
+        images = torch.nn.functional.interpolate(images, (self.image_size,) * 2, mode="bilinear", align_corners=False)
         return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
@@ -61,10 +57,8 @@ class Digits:
 
 
 def read_digits() -> np.ndarray:
-    """The table of digits, read from scikit-learn's own file without importing scikit-learn (which takes a second).
-
-    Raises UserError when scikit-learn is not installed.
-    """
+    """Read scikit-learn's own file without importing scikit-learn (which takes a second). Raises UserError when it is
+    not installed."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None:
         raise UserError("DATA=digits comes with scikit-learn, which is not installed: pip install scikit-learn")

@@ -1,10 +1,10 @@
-"""DATA=imagefolder:PATH and DATA=tar:PATH. Your own photographs: a folder of class folders, or the same in tar files.
+"""DATA=imagefolder:PATH and DATA=tar:PATH: your own photographs, in class folders or in tar files of them.
 
-A source knows the classes, and the bytes of image i (sources.py). ``ImageSet`` makes batches of one: read, decode,
-transform.
-"""
+A source (sources.py) has the classes and the bytes of each image; ``ImageSet`` makes batches of them."""
 
 import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +12,17 @@ import torch
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.workload.images import decode as decoding
 from bench.workload.images.augment import cut, example_seeds, middle, random_box, random_part
-from bench.workload.images.decode import Unreadable, decode, quiet
-from bench.workload.images.decode_on_gpu import NO_BOX, Encoded, as_file, decodes_on, on_device
-from bench.workload.images.decoded_cache import DecodedCache, hold_size_gib, read_image, unreadable_line
+from bench.workload.images.decode import Unreadable, decode, quiet, size_of
 from bench.workload.images.place import cache
 from bench.workload.images.sources import FolderSource, TarSource
+from bench.workload.once import made_once
 
-HELD_GIB = 1.0  # decoded images of up to so much are held, where IN_MEMORY does not say
-SEARCH = 100  # unreadable images in a row after which a search for a readable one gives up
+HELD_GIB = 1.0  # decoded images of up to this size are held, where IN_MEMORY is not given
+SEARCH = 100  # unreadable images in a row, then the search for a readable one fails
+SAMPLED_HEADERS = 64
+CHUNK = 256  # images decoded before they are written
 
 
 def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tuple:
@@ -29,9 +31,9 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tu
         TarSource(folder, train, cache(config), given) if kind == "tar" else FolderSource(folder, train, given)
         for train in (True, False)
     ]
-    on_gpu = decodes_on(device, config)
+    on_gpu = decoding.decodes_on(device, config)
     hold = False if on_gpu else config.in_memory
-    if hold is None:  # what is decoded once must be seen again, and fit into memory with everything else
+    if hold is None:
         hold = config.epochs > 1 and sum(map(hold_size_gib, sources)) <= HELD_GIB
     options = {"skip_bad": config.skip_bad, "hold": cache(config) / "decoded" if hold else None}
     options["finish_on"] = device if on_gpu else None
@@ -42,44 +44,30 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tu
 class ImageSet:
     """The images of a source as batches of one size.
 
-    Training takes a random part of an image, mirrored or not (``augment=False``: as validation does); validation takes
-    the middle. An unreadable image is a UserError that names it. With skip_bad, training takes the next readable one in
-    its place and validation leaves it out. With hold, a folder, images are decoded once for all processes of this
-    machine (``DecodedCache``) and the batches are bit-identical. JPEGs are decoded whole, not at a half or a
-    quarter as libjpeg can: that would be other pixels than the held ones, and at 500 x 375 it saves nothing at 224
-    pixels and 4 % at 64. Much larger photographs are better made smaller once than at every step. With finish_on, a
-    device, a batch is ``Encoded``, and becomes images there by ``finish``.
+    Training takes a random part of an image, mirrored or not; validation and ``augment=False`` take the middle. An
+    unreadable image is a UserError; with skip_bad, training takes the next readable one and validation leaves it out.
+    hold: a folder for a ``DecodedCache``; the batches are bit-identical. finish_on: a GPU on which batches are decoded:
+    they are ``Encoded`` until ``finish``.
     """
 
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, for pixels in 0..1
 
     def __init__(
-        self,
-        source: FolderSource | TarSource,
-        image_size: int,
-        train: bool,
-        augment: bool = True,
-        seed: int = 0,
-        skip_bad: bool = False,
-        hold: Path | None = None,
-        finish_on: torch.device | None = None,
-    ):
-        self.finish_on = finish_on
+        self, source: FolderSource | TarSource, image_size: int, train: bool, augment: bool = True, seed: int = 0,
+        skip_bad: bool = False, hold: Path | None = None, finish_on: torch.device | None = None,
+    ):  # fmt: skip
         self.source, self.image_size, self.train, self.seed, self.skip_bad = source, image_size, train, seed, skip_bad
-        self.classes, self.num_classes = source.classes, len(source.classes)
+        self.classes, self.num_classes, self.finish_on = source.classes, len(source.classes), finish_on
+        self.decoder = "nvJPEG, on the GPU" if finish_on else "the loader's workers"  # for the record
         self.transform = functools.partial(random_part if train and augment else middle, image_size)
         self.held = DecodedCache(source, hold, skip_bad) if hold else None
 
     def __len__(self) -> int:
         return len(self.source.labels)
 
-    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-        """[B] draws -> images [B, 3, S, S] uint8, labels [B], names of the images that could not be read.
-
-        A draw is epoch x length + index: an image is augmented anew in each epoch, by its own random stream. Validation
-        with skip_bad may return fewer than B. torch's random numbers are left as they were. With finish_on in place of
-        the images: what ``finish`` takes.
-        """
+    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor | decoding.Encoded, torch.Tensor, list[str]]:
+        """[B] draws -> images [B, 3, S, S] uint8 (fewer in a validation with skip_bad), labels [B], names of the images
+        that could not be read. The random stream of each draw is its own; torch's global one stays as it is."""
         if self.finish_on:
             return self.encoded(draws), torch.from_numpy(self.source.labels[draws % len(self)]), []
         images = torch.empty(len(draws), 3, self.image_size, self.image_size, dtype=torch.uint8)
@@ -94,67 +82,131 @@ class ImageSet:
                 chosen.append(index)
         return images[: len(chosen)], torch.from_numpy(self.source.labels[chosen]), skipped
 
-    @property
-    def decoder(self) -> str:
-        """For the record."""
-        return "nvJPEG, on the GPU" if self.finish_on else "the loader's workers"
-
-    def encoded(self, draws: np.ndarray) -> Encoded:
-        """[B] draws -> the files, and which part of each image is taken: what a loader worker does of the work."""
+    def encoded(self, draws: np.ndarray) -> decoding.Encoded:
+        """The loader worker's part: the files, and which part of each image is taken."""
         files, table = [], []
         with quiet(), torch.random.fork_rng(devices=[]):
             for draw, seed in zip(draws.tolist(), self.augmentation_seeds(draws).tolist(), strict=True):
                 index = draw % len(self)
                 try:
-                    file, *form = as_file(self.source.read(index))
+                    file, *form = decoding.as_file(self.source.read(index))
                 except Unreadable as error:
-                    raise UserError(unreadable_line(self.source, index, error)) from None
+                    raise unreadable_error(self.source, index, error) from None
                 torch.default_generator.manual_seed(seed)
-                box = random_box(*form[:2]) if self.transform.func is random_part else NO_BOX
+                box = random_box(*form[:2]) if self.transform.func is random_part else decoding.NO_BOX
                 files.append(file)
                 table.append([index, len(file), *form, *box])
-        return Encoded(torch.cat(files), torch.tensor(table))
+        return decoding.Encoded(torch.cat(files), torch.tensor(table))
 
     def finish(self, batch: tuple) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
         """(Encoded, labels [B], names) -> (images [B, 3, S, S] uint8 on the device, labels, names). Raises UserError
         for an image that cannot be read."""
         encoded, labels, skipped = batch
+        rows = encoded.table.tolist()
+        files = encoded.data.split([row[1] for row in rows])
         shape = (len(labels), 3, self.image_size, self.image_size)
         images = torch.empty(shape, dtype=torch.uint8, device=self.finish_on)
-        rows = encoded.table.tolist()
         with quiet():
-            for place, (row, image) in enumerate(zip(rows, self.decoded(encoded, rows), strict=True)):
+            try:
+                decoded = decoding.on_device(files, [row[2:5] for row in rows], self.finish_on)
+            except RuntimeError:  # it does not say which: one by one on the CPU, which reads more kinds of JPEG
+                decoded = [read_image(self.source, row[0]).to(self.finish_on) for row in rows]
+            for place, (row, image) in enumerate(zip(rows, decoded, strict=True)):
                 *box, mirrored = row[5:]
                 images[place] = cut(self.image_size, image, *box, bool(mirrored)) if box[2] else self.transform(image)
         return images, labels, skipped
-
-    def decoded(self, encoded: Encoded, rows: list[list[int]]) -> list[torch.Tensor]:
-        """The images of a batch, [3, H, W] uint8 on the device. Raises UserError for one that cannot be read."""
-        files = encoded.data.split([row[1] for row in rows])
-        try:
-            return on_device(files, [row[2:5] for row in rows], self.finish_on)
-        except RuntimeError:  # it does not say which: one by one, on the CPU, which reads more kinds of JPEG
-            return [read_image(self.source, row[0]).to(self.finish_on) for row in rows]
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
         return example_seeds(self.seed, draws)
 
     def readable(self, index: int, skipped: list[str]) -> tuple[int, torch.Tensor | None]:
-        """The index and the pixels of an image. With skip_bad and an unreadable one: those of the next that
-        is readable (training), or None for the pixels (validation)."""
+        """The index and the pixels of an image; if unreadable, of the next readable one (training), or no pixels
+        (validation). Raises UserError without skip_bad."""
         for candidate in range(index, index + SEARCH):
             candidate %= len(self)
+            image = self.held[candidate] if self.held else None
             try:
-                return candidate, self.pixels(candidate)
+                return candidate, decode(self.source.read(candidate)) if image is None else image
             except Unreadable as error:
                 if not self.skip_bad:
-                    raise UserError(unreadable_line(self.source, candidate, error)) from None
+                    raise unreadable_error(self.source, candidate, error) from None
                 skipped.append(self.source.name(candidate))
             if not self.train:
                 return index, None
         raise UserError(f"{SEARCH} images in a row from {self.source.name(index)} on cannot be read: repair the data")
 
-    def pixels(self, index: int) -> torch.Tensor:
-        """[3, H, W] uint8, held or decoded. Raises Unreadable."""
-        image = self.held[index] if self.held else None
-        return decode(self.source.read(index)) if image is None else image
+
+class DecodedCache:
+    """The decoded images of a source in one file, written once per machine: pixels (H, W, 3) of all images, then the
+    sizes. All processes and loader workers map it, so that the memory has one copy.
+
+    ``held[i]`` is [3, H, W] uint8 as ``decode`` returns it, or None for an unreadable image. The file's name is
+    ``source.key()``: changed data are decoded again. Raises UserError when the folder cannot be written to, or for an
+    unreadable image unless skip_bad.
+    """
+
+    def __init__(self, source, folder: Path, skip_bad: bool):
+        write = functools.partial(write_decoded, source, skip_bad)
+        self.path = made_once(Path(folder) / f"{source.key()}.held", write)
+        size, table = self.path.stat().st_size, 8 * len(source.labels)
+        self.shapes = np.fromfile(self.path, np.int32, offset=size - table).reshape(-1, 2)  # [n, 2]: H, W
+        self.starts = np.concatenate([[0], np.cumsum(3 * self.shapes.astype(np.int64).prod(1))])  # [n + 1]
+        self.map()
+
+    def map(self) -> None:
+        self.bytes = torch.from_file(str(self.path), size=self.path.stat().st_size, dtype=torch.uint8)
+
+    def __getitem__(self, index: int) -> torch.Tensor | None:
+        height, width = self.shapes[index].tolist()
+        if height == 0:
+            return None
+        return self.bytes[self.starts[index] : self.starts[index + 1]].view(height, width, 3).permute(2, 0, 1)
+
+    def __getstate__(self) -> dict:
+        """For a spawned worker, which maps the bytes itself."""
+        return {name: value for name, value in vars(self).items() if name != "bytes"}
+
+    def __setstate__(self, state: dict) -> None:
+        vars(self).update(state)
+        self.map()
+
+
+def write_decoded(source, skip_bad: bool, path: Path) -> None:
+    shapes = np.zeros((len(source.labels), 2), dtype=np.int32)
+    pixels = functools.partial(read_image, source, skip_bad=skip_bad)
+    with path.open("wb") as file, ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, quiet():
+        for first in range(0, len(shapes), CHUNK):
+            chunk = range(first, min(first + CHUNK, len(shapes)))
+            for index, image in zip(chunk, pool.map(pixels, chunk), strict=True):
+                if image is not None:
+                    shapes[index] = image.shape[1:]
+                    file.write(image.permute(1, 2, 0).numpy())
+        file.write(shapes.tobytes())
+
+
+def read_image(source, index: int, skip_bad: bool = False) -> torch.Tensor | None:
+    """[3, H, W] uint8 on the CPU. An unreadable image is a UserError, and None with skip_bad."""
+    try:
+        return decode(source.read(index))
+    except Unreadable as error:
+        if skip_bad:
+            return None
+        raise unreadable_error(source, index, error) from None
+
+
+def unreadable_error(source, index: int, error: Unreadable) -> UserError:
+    name = source.path / source.name(index)
+    return UserError(f"{name} cannot be read ({error}): repair it, or SKIP_BAD=1 leaves it out")
+
+
+def hold_size_gib(source) -> float:
+    """Estimate the size of a source's decoded images from up to 64 headers, in GiB (2^30 bytes)."""
+    areas = []
+    with quiet():
+        for index in np.unique(np.linspace(0, len(source.labels) - 1, SAMPLED_HEADERS).astype(int)).tolist():
+            try:
+                width, height = size_of(source.read(index))
+                areas.append(width * height)
+            except Unreadable:
+                continue
+    return 3 * len(source.labels) * float(np.mean(areas)) / 2**30 if areas else 0.0

@@ -1,5 +1,4 @@
-"""Where a data set's files lie on this machine. A URL is staged first: by one process per machine, while the others
-wait."""
+"""Where a data set's files are on this machine. A URL is staged first, by one process per machine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +12,8 @@ from bench.storage import stage as storage
 
 
 def find(config: RunConfig, mode, say: Callable[[str], None]) -> tuple[str, Path | None]:
-    """The kind of data and its folder: imagefolder or tar with a local folder; any other kind with None.
-
-    mode: the open mode, for what processes must tell each other. say: is told now and then how far staging is. Raises
-    UserError when the place cannot be had.
-    """
+    """The kind of data, and the local folder of imagefolder or tar. mode: the open mode. say: takes progress messages.
+    Raises UserError when the data are not available."""
     kind, place = data_kind(config.data)
     if kind == "url":
         folder = staged(config, mode, place, say)
@@ -26,17 +22,17 @@ def find(config: RunConfig, mode, say: Callable[[str], None]) -> tuple[str, Path
 
 
 def staged(config: RunConfig, mode, url: str, say: Callable[[str], None]) -> Path:
-    """The local copy of a URL. A node's first process fetches what is not there yet, the others wait for it here."""
+    """The local copy of a URL. A node's first process downloads what is missing, the others wait for it here."""
     mine, here = None, node.key()
     if mode.topology.local_rank == 0:
-        limit_s = 0.9 * config.timeout  # who launched us waits so long for a sign, and cannot say what it is about
+        limit_s = 0.9 * config.timeout  # the launcher's limit, whose message could not name the URL
         mine = str(storage.stage(url, cache(config), limit_s, say))
-    seen = mode.gather((here, mine))  # returns when every process has come here
+    seen = mode.gather((here, mine))  # returns when every process is here
     return Path(next(path for place, path in seen if path and place == here))
 
 
 def cache(config: Files) -> Path:
-    """DATA_DIR. Raises UserError when it cannot be made."""
+    """DATA_DIR, created if missing. Raises UserError."""
     folder = Path(config.data_dir).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)

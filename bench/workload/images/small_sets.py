@@ -1,7 +1,6 @@
 """DATA=fashionmnist and DATA=cifar10: read by torchvision, held in memory as bytes."""
 
 import contextlib
-import functools
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,6 @@ from bench.workload.once import download_timeout, locked
 
 @dataclass(frozen=True)
 class Kind:
-    """What differs from set to set."""
-
     torchvision_class: str
     folder: str  # below DATA_DIR
     files: str  # wanted there
@@ -40,12 +37,8 @@ CIFAR10 = Kind("CIFAR10", ".", "cifar-10-python.tar.gz", 4, (0.4914, 0.4822, 0.4
 
 
 class SmallSet:
-    """A data set that fits into memory as bytes: uint8 [n, 1 or 3, H, H].
-
-    Training takes a window of the image with a black border, mirrored or not; ``augment=False`` and validation take the
-    image. Both are resized where image_size is another. Raises UserError when the files are neither in data_dir nor
-    can be downloaded, or cannot be read.
-    """
+    """A data set held in memory as uint8 [n, 1 or 3, H, H], resized to image_size, augmented by ``crop_and_flip``.
+    Raises UserError when the files are not in data_dir and cannot be downloaded, or cannot be read."""
 
     def __init__(self, kind: Kind, data_dir: str | Path, image_size: int, train: bool, augment=True, seed: int = 0):
         self.kind, self.image_size, self.seed, self.augment = kind, image_size, seed, train and augment
@@ -60,50 +53,37 @@ class SmallSet:
         return len(self.labels)
 
     def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-        """[B] draws -> images [B, 3, S, S] uint8, labels [B], []. A draw is epoch x length + index."""
+        """[B] draws -> images [B, 3, S, S] uint8, labels [B], nothing unreadable."""
         index = torch.from_numpy(draws % len(self))
         images = self.images[index]
         if self.augment:
             images = crop_and_flip(images, self.kind.padding, self.augmentation_seeds(draws))
-        images = v2.functional.resize(images, [self.image_size] * 2, antialias=True)  # the same size: unchanged
+        images = v2.functional.resize(images, [self.image_size] * 2, antialias=True)
         return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
         return example_seeds(self.seed, draws)
 
 
-FashionMnist = functools.partial(SmallSet, FASHION_MNIST)
-Cifar10 = functools.partial(SmallSet, CIFAR10)
-SETS = {"fashionmnist": FashionMnist, "cifar10": Cifar10}
-
-
 def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None) -> tuple:
-    place = cache(config)
-    train_set = SETS[kind](place, config.image_size, True, augment=config.augment, seed=config.seed)
-    return train_set, SETS[kind](place, config.image_size, False)
+    kind, place = {"fashionmnist": FASHION_MNIST, "cifar10": CIFAR10}[kind], cache(config)
+    train_set = SmallSet(kind, place, config.image_size, True, config.augment, config.seed)
+    return train_set, SmallSet(kind, place, config.image_size, False)
 
 
 def read(kind: Kind, data_dir: Path, train: bool):
-    """torchvision's data set: from local files, else downloaded. One process at a time. Raises UserError."""
+    """torchvision's data set, downloaded if missing by one process at a time. Raises UserError."""
     reader = getattr(torchvision.datasets, kind.torchvision_class)
     try:
-        with writing_alone(data_dir), quiet():
+        with contextlib.ExitStack() as lock, quiet():
+            with contextlib.suppress(OSError):  # a folder that cannot be written to needs no lock
+                lock.enter_context(locked(data_dir / ".download.lock"))
             try:
                 return reader(data_dir, train=train)
-            except RuntimeError:  # not there, or only as the archives that a person has downloaded
-                with download_timeout():  # it checks checksums, and looks for archives first
+            except RuntimeError:  # not there, or as archives
+                with download_timeout():  # it looks for archives first, and checks checksums
                     return reader(data_dir, train=train, download=True)
     except (RuntimeError, OSError, ValueError, AssertionError, EOFError, KeyError, pickle.UnpicklingError) as error:
         said, folder = " ".join(str(error).split()) or type(error).__name__, data_dir / kind.folder
         wanted = f"{kind.files} into {folder}, anew if they are damaged"
         raise UserError(f"no {kind.torchvision_class} ({said}): put {wanted}") from None
-
-
-@contextlib.contextmanager
-def writing_alone(data_dir: Path):
-    """Hold the folder's lock while another process may write; a folder that cannot be written to needs none."""
-    lock = contextlib.ExitStack()
-    with contextlib.suppress(OSError):
-        lock.enter_context(locked(data_dir / ".download.lock"))
-    with lock:
-        yield

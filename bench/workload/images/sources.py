@@ -20,38 +20,32 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 
 class FolderSource:
-    """Image files in ``PATH/train/<class>/`` and ``PATH/val/<class>/`` (or eval). Hidden files are ignored. A val of
-    images and no folders, as ImageNet's, has its classes in a labels file: ``val_labels``, or the one in PATH.
+    """Image files in ``PATH/train/<class>/`` and ``PATH/val/<class>/`` (or eval), without hidden ones. A val without
+    class folders, as ImageNet's, has its classes in a labels file: ``val_labels``, or the one in PATH.
 
-    classes: the names of the training folders, sorted. labels: [n] int64; those of val count train's classes.
-    Raises UserError for a missing folder, a folder without images, a class of val that train does not have, and labels
-    that do not fit.
+    classes: the names of the training folders, sorted. labels: [n] int64, indices into ``classes``. Raises UserError
+    for missing folders, images or labels, and for a class of val that train does not have.
     """
 
     def __init__(self, path: str | Path, train: bool, val_labels: Path | None = None):
         self.path = Path(path)
-        folder = self.path / "train"
-        self.classes = class_names(folder)
-        names = self.classes
-        if not train:
-            folder = held_out(self.path, "")
-            if not folders_in(folder) and (images := image_names(folder)):
-                self.names = np.array([os.fsencode(f"{folder.name}/{image}") for image in images])
-                self.labels = flat_labels(self.path, folder, val_labels, images, self.classes)
-                return
-            names = class_names(folder)
+        self.classes = class_names(self.path / "train")
+        folder = self.path / "train" if train else held_out(self.path, "")
+        if not folders_in(folder) and (images := image_names(folder)):
+            self.names = np.array([os.fsencode(f"{folder.name}/{image}") for image in images])
+            self.labels = flat_labels(self.path, folder, val_labels, images, self.classes)
+            return
+        names = class_names(folder)
         labels = labels_of(names, self.classes, folder, self.path / "train")
         files = [image_names(folder / name) for name in names]
         if not any(files):
             raise UserError(f"{folder} holds no image of a type that can be read ({' '.join(EXTENSIONS)})")
-        below = []
-        for name, found in zip(names, files, strict=True):
-            below += [os.fsencode(f"{folder.name}/{name}/{file}") for file in found]
-            if not found:
-                raise UserError(f"{folder / name} holds no image: remove the folder, or put images into it")
+        if empty := next((name for name, found in zip(names, files, strict=True) if not found), None):
+            raise UserError(f"{folder / empty} holds no image: remove the folder, or put images into it")
         self.labels = np.repeat(labels, [len(found) for found in files])
-        # One array, not a million objects: workers share it, where counting references would copy it page by page.
-        self.names = np.array(below)
+        # One array, not a million objects: reference counts would copy the workers' shared memory page by page.
+        self.names = np.array([os.fsencode(f"{folder.name}/{name}/{file}")
+                               for name, found in zip(names, files, strict=True) for file in found])  # fmt: skip
 
     def name(self, index: int) -> str:
         return os.fsdecode(self.names[index])
@@ -63,47 +57,41 @@ class FolderSource:
             raise Unreadable(error.strerror) from None
 
     def key(self) -> str:
-        """It changes with the files' names, sizes and times, and with the decoders."""
+        """Changes with the files' names, sizes and times, and with the decoders."""
         stats = [os.stat(self.path / self.name(index)) for index in range(len(self.names))]
         return digest(self.path.resolve(), self.names.tobytes(), [(s.st_size, s.st_mtime_ns) for s in stats])
 
 
 class TarSource:
     """Images in ``PATH/train.tar`` and ``PATH/val.tar`` (or eval), not unpacked. An image's class is its folder in the
-    tar, or the tar within the tar that it is in, as in ImageNet's train.tar.
-
-    timm's reader of tar files finds the images. Reading them through its open tar files goes wrong in loader workers:
-    processes that inherit one open file share its position, and samples are swapped without an error. So an image is
-    read at its own offset, from a file opened for it. Finding them reads a tar of tars from end to end: with ``cache``,
-    a folder, one process does so once for a given state of the file. A val of images in no class folder has its classes
-    in a labels file, as in FolderSource.
-
-    classes, labels: as in FolderSource. Raises UserError for a missing, damaged or truncated tar, or without timm.
-    """
+    tar, or the tar within the tar that it is in, as in ImageNet's train.tar. val_labels, classes, labels, errors: as in
+    FolderSource. Needs timm. cache: a folder for the index of each tar, which one process makes: finding the images
+    reads a tar of tars from end to end."""
 
     def __init__(self, path: str | Path, train: bool, cache: Path | None = None, val_labels: Path | None = None):
         self.path = Path(path)
-        training = tar_index(self.path / "train.tar", cache)
-        self.tar, index = self.path / "train.tar", training
-        self.classes = training["classes"].tolist()
+        self.tar = training = self.path / "train.tar"
+        index = tar_index(training, cache)
+        self.classes = index["classes"].tolist()
         if {"", "."} & set(self.classes):
-            raise UserError(f"{self.tar} holds images outside of class folders: their names must be <class>/<image>")
+            raise UserError(f"{training} holds images outside of class folders: their names must be <class>/<image>")
         if not train:
             self.tar = held_out(self.path, ".tar")
             index = tar_index(self.tar, cache)
         self.names, self.offsets, self.sizes = index["names"], index["offsets"], index["sizes"]
         held = index["classes"].tolist()
-        if not train and len(held) == 1 and held[0] not in self.classes:  # all in one place that is no class
+        if not train and len(held) == 1 and held[0] not in self.classes:  # all in one folder that is not a class
             images = [Path(os.fsdecode(name)).name for name in self.names]
             self.labels = flat_labels(self.path, self.tar, val_labels, images, self.classes)
         else:
-            self.labels = labels_of(held, self.classes, self.tar, self.path / "train.tar")[index["labels"]]
+            self.labels = labels_of(held, self.classes, self.tar, training)[index["labels"]]
 
     def name(self, index: int) -> str:
         return f"{self.tar.name}/{os.fsdecode(self.names[index])}"
 
     def read(self, index: int) -> bytes:
-        """An image's bytes. Raises Unreadable."""
+        """An image's bytes. Loader workers that inherited one open tar would share its position and swap images
+        without an error, so each read opens the file."""
         try:
             with self.tar.open("rb", buffering=0) as file:
                 data = os.pread(file.fileno(), int(self.sizes[index]), int(self.offsets[index]))
@@ -114,13 +102,11 @@ class TarSource:
         return data
 
     def key(self) -> str:
-        """It changes with the tar's size and time, and with the decoders."""
         stat = self.tar.stat()
         return digest(self.tar.resolve(), self.names.tobytes(), (stat.st_size, stat.st_mtime_ns))
 
 
 def class_names(folder: Path) -> list[str]:
-    """Raises UserError without any."""
     names = folders_in(folder)
     if not names:
         raise UserError(f"{folder} holds no class folders: images lie in PATH/train/<class>/ and PATH/val/<class>/")
@@ -128,7 +114,6 @@ def class_names(folder: Path) -> list[str]:
 
 
 def folders_in(folder: Path) -> list[str]:
-    """Those that are not hidden, sorted. Raises UserError when it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
@@ -143,12 +128,9 @@ def flat_labels(path: Path, place: Path, given: Path | None, images: list[str], 
     if file is None:
         raise UserError(f"{place} holds images outside of class folders: name their labels file, VAL_LABELS=FILE, or "
                         "unpack ImageNet's archive with `bench unpack-imagenet`")  # fmt: skip
-    in_order = sorted(images)  # a tar's need not be
+    in_order = sorted(images)  # a tar's are in any order
     found = dict(zip(in_order, label_files.classes_of(file, in_order, classes), strict=True))
-    numbers = dict(
-        zip(names := sorted(set(found.values())), labels_of(names, classes, file, path / "train"), strict=True)
-    )
-    return np.array([numbers[found[image]] for image in images], dtype=np.int64)
+    return labels_of([found[image] for image in images], classes, file, path / "train")
 
 
 def image_names(folder: Path) -> list[str]:
@@ -161,7 +143,6 @@ def is_image(name: str) -> bool:
 
 
 def held_out(path: Path, suffix: str) -> Path:
-    """``val`` or ``eval`` below a path. Raises UserError when there is neither."""
     for name in ("val", "eval"):
         if (path / f"{name}{suffix}").exists():
             return path / f"{name}{suffix}"
@@ -169,22 +150,21 @@ def held_out(path: Path, suffix: str) -> Path:
 
 
 def labels_of(names: list[str], classes: list[str], place: Path, training: Path) -> np.ndarray:
-    """The label of each class name: its place among the training classes. Raises UserError for one unknown there."""
+    """The index of each class name among the training classes. place, training: for the error."""
     labels = {name: label for label, name in enumerate(classes)}
-    for name in names:
-        if name not in labels:
-            raise UserError(f"{place} has the class {name}, which {training} does not have: remove or rename it")
+    if unknown := sorted(set(names) - labels.keys()):
+        raise UserError(f"{place} has the class {unknown[0]}, which {training} does not have: remove or rename it")
     return np.array([labels[name] for name in names], dtype=np.int64)
 
 
 def digest(*parts) -> str:
-    """A short name for some values, and for the versions of the decoders."""
+    """A short hash of some values and of the decoders' versions."""
     said = repr((*parts, torchvision.__version__, PIL.__version__, 1))
     return hashlib.sha256(said.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 def tar_index(tar: Path, cache: Path | None) -> dict[str, np.ndarray]:
-    """What a tar holds, found once per process and, with a cache folder, once per machine; see ``scan``."""
+    """``scan`` of a tar, once per process and, with a cache folder, once per machine."""
     try:
         with files.opened_plain(tar) as file:
             stat = os.fstat(file.fileno())
@@ -195,7 +175,6 @@ def tar_index(tar: Path, cache: Path | None) -> dict[str, np.ndarray]:
 
 @functools.lru_cache(maxsize=4)
 def load_index(tar: Path, size: int, mtime_ns: int, cache: Path | None) -> dict[str, np.ndarray]:
-    """``scan``, kept for a state of the file."""
     if cache is None:
         return scan(tar)
 
@@ -220,23 +199,22 @@ def scan(tar: Path) -> dict[str, np.ndarray]:
         samples, labels, class_labels, _ = extract_tarinfos(str(tar), cache_tarinfo=False, extensions=EXTENSIONS)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise UserError(f"{tar} cannot be read to its end ({error}): it is truncated, damaged or no tar") from None
-    except ValueError:  # timm has nothing to unpack
+    except ValueError:  # timm found nothing
         raise UserError(f"{tar} holds no image of a type that can be read ({' '.join(EXTENSIONS)})") from None
-    keep = [i for i, (image, _, _) in enumerate(samples) if is_image(Path(image.path).name)]  # none that is hidden
+    keep = [i for i, (image, _, _) in enumerate(samples) if is_image(Path(image.path).name)]  # not hidden
     if not keep:
         raise UserError(f"{tar} holds only hidden images")
     samples, (used, labels) = samples[keep], np.unique(labels[keep], return_inverse=True)
-    classes = np.array(sorted(class_labels, key=class_labels.get))[used]
     # An inner tar's members count from its own start.
-    offsets = [image.offset_data + (inner.offset_data if inner else 0) for image, _, inner in samples]
-    sizes = [image.size for image, _, _ in samples]
-    if max(offset + size for offset, size in zip(offsets, sizes, strict=True)) > tar.stat().st_size:
+    offsets = np.array([image.offset_data + (inner.offset_data if inner else 0) for image, _, inner in samples])
+    sizes = np.array([image.size for image, _, _ in samples])
+    if max(offsets + sizes) > tar.stat().st_size:
         raise UserError(f"{tar} is truncated: an image extends beyond its end")
     names = [f"{inner.name}/{image.name}" if inner else image.name for image, _, inner in samples]
     return {
-        "classes": classes,
+        "classes": np.array(sorted(class_labels, key=class_labels.get))[used],
         "labels": labels.astype(np.int64),
         "names": np.array([os.fsencode(name) for name in names]),
-        "offsets": np.array(offsets, dtype=np.int64),
-        "sizes": np.array(sizes, dtype=np.int64),
+        "offsets": offsets,
+        "sizes": sizes,
     }

@@ -1,4 +1,4 @@
-"""DATA=synthetic: random images, drawn once: the step is measured without reading data."""
+"""DATA=synthetic: random images, so that a step is measured without reading data."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ import torch
 from bench.config.data_sets import DATA_SETS
 from bench.config.sections import Data
 
-LENGTH = 65_536  # images that the set pretends to have
-POOL = 512  # images that are really drawn; index i is pool image i % 512
+LENGTH = 65_536
+POOL = 512  # images that are drawn; index i is pool image i % 512
 
 
 def load(config: Data, device: torch.device, kind: str, folder: Path | None) -> tuple:
@@ -17,7 +17,7 @@ def load(config: Data, device: torch.device, kind: str, folder: Path | None) -> 
 
 
 class Synthetic:
-    """Random images and labels, drawn once, on the device: batches cost an index, so the step is measured alone."""
+    """Random images and labels on the device; a batch is an index operation."""
 
     num_classes = DATA_SETS["synthetic"].classes
     mean = std = None  # numbers already
@@ -36,6 +36,5 @@ class Synthetic:
         return LENGTH
 
     def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-        """[B] draws -> images [B, 3, image_size, image_size], labels [B], on the device; nothing unreadable."""
         index = torch.from_numpy(draws % POOL).to(self.labels.device, non_blocking=True)
         return self.images[index], self.labels[index], []

@@ -1,5 +1,5 @@
-"""The plain model of a config, on the CPU, before any mode has wrapped it: torchvision's, timm's or Keras's by name,
-gpt, or a function of the user's; fresh or pretrained, whole or partly frozen."""
+"""The plain model of a config, on the CPU, before a mode wraps it: torchvision's, timm's or Keras's by name, gpt, or a
+user's function; fresh or pretrained, whole or partly frozen."""
 
 from collections.abc import Callable
 
@@ -10,24 +10,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.config import own
 from bench.config.options import RunConfig
 from bench.config.rules import GPT
-from bench.config.sections import Model
 from bench.errors import UserError
 from bench.workload import own_code
 from bench.workload import weights as files
 from bench.workload.freezing import freeze_parameters, train_mode
 
-MOST_GROUPS = 8  # of NORM=group
-
 
 def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[str], None] = print) -> nn.Module:
     """The config's model, on the CPU, in training mode (``train_mode``).
 
-    Each rank draws its own weights (seed + rank): that all replicas then start from rank 0's is the mode's work, and a
-    mode that forgets it is found out. PRETRAINED weights are loaded over the drawn ones; FREEZE and TRAIN_ONLY then
-    say which parameters are trained. ``say`` is told in sentences what stayed fresh and what was frozen.
-
-    Raises UserError for a name that nobody has, an image size that the architecture cannot take, weights that are not
-    there or do not fit, name patterns that match nothing or leave nothing to train, and a model too large for memory.
+    Each rank draws its own weights (seed + rank), so that a mode that does not broadcast rank 0's is detected.
+    PRETRAINED, then FREEZE and TRAIN_ONLY are applied. ``say`` gets sentences on what stayed fresh and what was frozen.
+    Raises UserError for an unknown name, an image size or weights that do not fit, patterns that match nothing or leave
+    nothing to train, and a model too large for memory.
     """
     torch.manual_seed(config.seed + rank)
     try:
@@ -40,7 +35,11 @@ def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[s
     if config.norm in OTHER_NORMS:
         replace_norms(model, OTHER_NORMS[config.norm])
     if config.bn_momentum:
-        set_momentum(model, config)
+        norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+        if not norms:
+            raise UserError(f"BN_MOMENTUM is of batch norm, and MODEL={config.model} has none: leave it out")
+        for norm in norms:
+            norm.momentum = config.bn_momentum
     if config.pretrained:
         for note in load_pretrained(model, config):
             say(note)
@@ -60,7 +59,7 @@ def architecture(config: RunConfig, num_outputs: int) -> nn.Module:
     if own.named(config.model):
         model = own_code.call("MODEL", config.model, num_outputs)
         if not isinstance(model, nn.Module):
-            raise UserError(f"MODEL={config.model} returned a {type(model).__name__}, and no torch.nn.Module")
+            raise UserError(f"MODEL={config.model} returned a {type(model).__name__}, not a torch.nn.Module")
         parameters = list(model.parameters())
         if not parameters:
             raise UserError(f"MODEL={config.model} returned a model without parameters: nothing to train")
@@ -77,11 +76,8 @@ def architecture(config: RunConfig, num_outputs: int) -> nn.Module:
 
 
 class ScaleShift(nn.Module):
-    """What is left of a batch norm without its statistics: y = scale * x + shift, one pair per channel.
-
-    scale, shift: [channels]. The parameter count is the batch norm's. The scale starts at 1/2: without normalisation
-    each residual block would double the variance, and half keeps a ResNet's activations in range.
-    """
+    """A batch norm without its statistics: y = scale * x + shift per channel. The scale starts at 1/2: without
+    normalisation each residual block would double the variance."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -94,47 +90,31 @@ class ScaleShift(nn.Module):
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """A group norm of as many groups as divide the channels, eight at most (Wu and He 2018,
-    https://arxiv.org/abs/1803.08494). It looks at one image at a time: no batch, no running statistics."""
-    return nn.GroupNorm(max(groups for groups in range(1, MOST_GROUPS + 1) if channels % groups == 0), channels)
+    """At most eight groups (Wu and He 2018, https://arxiv.org/abs/1803.08494). It normalises each image separately."""
+    return nn.GroupNorm(max(groups for groups in range(1, 9) if channels % groups == 0), channels)
 
 
 OTHER_NORMS = {"none": ScaleShift, "group": group_norm}
 
 
 def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
-    """Put ``layer(channels)`` in place of every batch norm. Without one, all modes compute the same update to rounding.
-
-    No random number is drawn: the other weights stay as they are.
-    """
+    """Put ``layer(channels)`` in place of every batch norm, without drawing random numbers. Without batch norms all
+    modes compute the same update to rounding."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, _BatchNorm):
                 after = [each for part in ("drop", "act") if isinstance(each := getattr(child, part, None), nn.Module)]
                 new = layer(child.num_features)
-                setattr(module, name, nn.Sequential(new, *after) if after else new)  # timm's has the activation in it
-
-
-def set_momentum(model: nn.Module, config: Model) -> None:
-    """BN_MOMENTUM: of every batch norm. With ACCUMULATE=k the statistics move k times per step, each time by a k-th of
-    the images. Raises UserError for an architecture without batch norm."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    if not norms:
-        raise UserError(f"BN_MOMENTUM is of batch norm, and MODEL={config.model} has none: leave it out")
-    for norm in norms:
-        norm.momentum = config.bn_momentum
+                setattr(module, name, nn.Sequential(new, *after) if after else new)  # timm's contain it
 
 
 def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
     """Load PRETRAINED: a file, one key of it as in ``a.pt#ema``, or torchvision's own weights. Returns sentences about
     what was taken and what not.
 
-    A head for another number of classes stays fresh, and so does a small stem's convolution where the file's is 7x7.
-    Everything else must fit; with EVALUATE, which trains nothing afterwards, these two must as well.
-
-    Every rank reads the file. The mode's broadcast would bring rank 0's weights to the others, but the baseline without
-    a broadcast needs them too, and the mode is not asked for here it is. The price is that a forgotten broadcast shows
-    in the weights only where ranks still differ: in a fresh head. Where nothing stays fresh it does no harm.
+    A head for another number of classes stays fresh, and a small stem's convolution where the file's is 7x7. Everything
+    else must fit; with EVALUATE also these two. Every rank reads the file, because the no-communication baseline has no
+    broadcast; so a forgotten broadcast shows only in a fresh head.
     """
     from bench.workload.models import torchvisions
 

@@ -1,9 +1,5 @@
-"""MODEL=gpt: a decoder as in GPT-2 (Radford et al. 2019): each place of a sequence predicts the next byte.
-
-No batch norm: nothing in it is averaged over a batch, and nothing is left of other ranks but the gradients. Attention
-is torch's ``scaled_dot_product_attention``, which chooses its kernel. There is no dropout, and the output layer has
-weights of its own.
-"""
+"""MODEL=gpt: a decoder as in GPT-2 (Radford et al. 2019), without dropout and with separate weights for the output
+layer. It has no batch norm, so that ranks exchange nothing but gradients."""
 
 import torch
 from torch import nn
@@ -13,19 +9,19 @@ from bench import formulas
 from bench.config.options import RunConfig
 from bench.errors import UserError
 
-START = 0.02  # deviation of the first weights, as GPT-2's
-MOST_SHARE = 0.9  # of what is free: a model whose weights and gradients would take more is refused before it is built
+START = 0.02  # standard deviation of the initial weights, as GPT-2's
+MOST_SHARE = 0.9  # of the free memory, for weights and gradients
 
 
 def build(config: RunConfig, num_outputs: int) -> nn.Module:
-    """The config's, with random weights. Raises UserError where weights and gradients would not fit into memory."""
+    """Raises UserError where weights and gradients would not fit into memory."""
     if not detect_fake_mode():  # a step that is only planned takes no memory
         refuse_too_large(config, formulas.gpt_parameters(config.layers, config.width, config.context, num_outputs))
     return Gpt(config.layers, config.width, config.heads, config.context, num_outputs)
 
 
 def refuse_too_large(config: RunConfig, parameters: int) -> None:
-    """Raise UserError for a model whose weights and gradients, in all processes, are more than the host has free."""
+    """Raise UserError where weights and gradients, of all processes, do not fit into the host's free memory."""
     import psutil
 
     needed, free = 4 * parameters, psutil.virtual_memory().available
@@ -39,9 +35,6 @@ def refuse_too_large(config: RunConfig, parameters: int) -> None:
 
 
 class Gpt(nn.Module):
-    """layers: blocks. width: numbers per token. heads: of attention. context: the longest sequence. vocabulary: tokens
-    that there are."""
-
     def __init__(self, layers: int, width: int, heads: int, context: int, vocabulary: int):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
@@ -56,8 +49,7 @@ class Gpt(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """tokens: [batch, length] whole numbers -> [batch, length, vocabulary]: how likely each token is to come
-        next."""
+        """tokens [batch, length] -> logits of the next token [batch, length, vocabulary]."""
         x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]  # [batch, length, width]
         for block in self.blocks:
             x = block(x)
@@ -65,8 +57,6 @@ class Gpt(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two layers for each token by itself; each adds to what there was."""
-
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
@@ -79,7 +69,7 @@ class Block(nn.Module):
         return x + self.contract(nn.functional.gelu(self.expand(self.norm2(x))))
 
     def attention(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, length, width] -> the same shape: of each place a mean over the places up to it."""
+        """Causal attention: [batch, length, width] -> the same shape."""
         batch, length, width = x.shape
         parts = self.attend(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, width / heads]

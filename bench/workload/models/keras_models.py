@@ -1,9 +1,8 @@
-"""MODEL=keras:NAME and MODEL=keras:FILE.py:FUNCTION: a model of Keras 3, computed by torch, as a module like any other.
+"""MODEL=keras:NAME and MODEL=keras:FILE.py:FUNCTION: a model of Keras 3, computed by torch, as an nn.Module.
 
-Keras keeps its weights in variables of its own, which a wrapper of torch's does not know: nn.DataParallel's copies
-would compute with the originals', and batch norm's statistics are parameters there. So the weights lie here, as
-parameters and buffers of a torch module, and Keras is handed them at every call (``stateless_call``).
-"""
+Keras keeps weights in its own variables: nn.DataParallel's replicas would compute with the originals, and batch norm's
+statistics are parameters there. So the weights are parameters and buffers of a torch module, and each call passes them
+to Keras (``stateless_call``)."""
 
 import os
 import re
@@ -19,18 +18,18 @@ from bench.config.own import KERAS
 from bench.errors import UserError
 from bench.workload import own_code
 
-# What Keras says of a model that was built for N H W C.
+# In Keras's errors about a model that was built for N H W C.
 SHAPE = re.compile(r"input.?(size|shape)|channels_", re.IGNORECASE)
 
 
 def build(config: RunConfig, num_classes: int) -> nn.Module:
-    """The config's model on the CPU, its first weights drawn from torch's seed; logits come out, whatever it ends with.
+    """The config's model on the CPU, its weights drawn from torch's seed; it returns logits.
 
-    Of a file the function is called with the number of classes. Raises UserError without Keras 3 on torch, for a name
-    that it does not have, an image size that the architecture cannot take, and what is no model of one input.
+    A file's function is called with the number of classes. Raises UserError without Keras 3 on torch, for an unknown
+    name, an image size that does not fit, and what is not a model with one input.
     """
     if isinstance(torch.empty(0), FakeTensor):  # `bench memory`
-        raise UserError(f"MODEL={config.model} is Keras's: what it needs of memory cannot be predicted")
+        raise UserError(f"MODEL={config.model} is Keras's: its memory cannot be predicted")
     keras = keras_on_torch(config)
     refused = {"PRETRAINED": config.pretrained, "BN_MOMENTUM": config.bn_momentum, "COMPILE": config.compile}
     if given := next((option for option, value in refused.items() if value), None):
@@ -39,10 +38,10 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
     keras.utils.set_random_seed(torch.initial_seed() % 2**32)
     try:
         with keras.device("cpu"):
-            theirs = own.named(config.model)
-            model = (
-                own_code.call("MODEL", config.model, num_classes) if theirs else of_keras(keras, config, num_classes)
-            )
+            if own.named(config.model):
+                model = own_code.call("MODEL", config.model, num_classes)
+            else:
+                model = from_applications(keras, config, num_classes)
     except UserError as error:
         if not SHAPE.search(str(error)):
             raise
@@ -50,20 +49,20 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
     except (ValueError, RuntimeError) as error:
         raise UserError(f"MODEL={config.model} cannot be built here: {str(error).splitlines()[0]}") from None
     if not isinstance(model, keras.Model) or not model.built or not isinstance(model.input_shape, tuple):
-        raise UserError(f"MODEL={config.model} is no built keras.Model of one input")
+        raise UserError(f"MODEL={config.model} is not a built keras.Model with one input")
     norms = [layer for layer in layers_of(model) if isinstance(layer, keras.layers.BatchNormalization)]
     if norms and config.norm not in ("batch", "none"):
         raise UserError(f"MODEL={config.model} has batch norms of Keras's, which NORM={config.norm} cannot replace")
     if config.norm == "none":
         for norm in norms:
-            norm.call = as_evaluated(norm.call)
+            norm.call = without_batch(norm.call)
             if norm.scale:
-                norm.gamma.assign(norm.gamma / 2)  # as ScaleShift's: so a residual network's activations stay in range
+                norm.gamma.assign(norm.gamma / 2)  # as in ScaleShift
     return FromKeras(model)
 
 
-def as_evaluated(call):
-    """The call of a batch norm that never normalises with its batch: of mean 0, variance 1, a scale and a shift."""
+def without_batch(call):
+    """A batch norm's call that never normalises with its batch."""
     return lambda inputs, training=None, mask=None: call(inputs, training=False, mask=mask)
 
 
@@ -74,7 +73,7 @@ def layers_of(model) -> Iterator:
 
 
 def keras_on_torch(config: RunConfig):
-    """The module keras. Raises UserError where it is not there, or computes with something else."""
+    """The module keras. Raises UserError where it is not installed, or uses another backend."""
     if (backend := os.environ.setdefault("KERAS_BACKEND", "torch")) != "torch":
         raise UserError(f"MODEL={config.model}: Keras would compute with {backend}: set KERAS_BACKEND=torch")
     if config.device == "cpu":
@@ -85,12 +84,11 @@ def keras_on_torch(config: RunConfig):
         raise UserError(f"MODEL={config.model} needs Keras 3: pip install 'keras>=3.5'") from None
     if keras.backend.backend() != "torch":
         raise UserError(f"MODEL={config.model}: Keras computes with {keras.backend.backend()}: set KERAS_BACKEND=torch")
-    keras.config.set_image_data_format("channels_first")  # as our images are
+    keras.config.set_image_data_format("channels_first")
     return keras
 
 
-def of_keras(keras, config: RunConfig, num_classes: int):
-    """An architecture of keras.applications. Raises UserError for another name."""
+def from_applications(keras, config: RunConfig, num_classes: int):
     name, known = config.model.removeprefix(KERAS), [n for n in dir(keras.applications) if n[0].isupper()]
     if name not in known:
         raise UserError(
@@ -102,7 +100,7 @@ def of_keras(keras, config: RunConfig, num_classes: int):
 
 
 class Shared:
-    """Keras's model: one, however often the module around it is copied, for it holds no weight that counts."""
+    """Keras's model, which copies of the module share: its own weights are not used."""
 
     def __init__(self, model):
         self.model = model
@@ -112,11 +110,9 @@ class Shared:
 
 
 class FromKeras(nn.Module):
-    """A Keras model whose weights are this module's: trainable ones are parameters, the others buffers.
-
-    The states of its random generators (dropout's) are neither: each call draws them from torch's generator, so that
-    ranks and replicas have their own, and a resumed run goes on with them.
-    """
+    """A Keras model whose weights are this module's: trainable ones are parameters, the others buffers. The states of
+    its random generators (dropout) are drawn from torch's generator in each call, so that ranks and replicas differ and
+    a resumed run continues."""
 
     def __init__(self, model):
         super().__init__()
@@ -129,11 +125,10 @@ class FromKeras(nn.Module):
                 self.register_buffer(state, copied(variable))
 
     def layers(self) -> list:
-        """Keras's layers, which are no modules of this one."""
         return list(layers_of(self.shared.model))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """images: [b, 3, H, W] -> outputs: [b, classes]."""
+        """[b, 3, H, W] -> [b, classes]."""
         model = self.shared.model
         held = [getattr(self, state) if state else seed(v)
                 for v, state in zip(model.non_trainable_variables, self.states, strict=True)]  # fmt: skip
@@ -161,6 +156,6 @@ def is_seed(variable) -> bool:
 
 
 def seed(variable) -> torch.Tensor:
-    """A new state for a random generator of Keras's."""
+    """A new state of a random generator."""
     value = variable.value
     return torch.randint(2**31, value.shape).to(value.dtype)

@@ -1,7 +1,4 @@
-"""torchvision's classification architectures and timm's, by name, with random weights; torchvision's own weights.
-
-What comes in: the config, and the number of classes of the data. What goes out: a plain model on the CPU.
-"""
+"""torchvision's classification architectures and timm's, by name, with random weights; torchvision's own weights."""
 
 import difflib
 import os
@@ -21,19 +18,13 @@ SMALL_IMAGE = 64  # below this many pixels a ResNet's stem would throw most of t
 
 
 def build(config: RunConfig, num_classes: int) -> nn.Module:
-    """The architecture that MODEL names. Raises UserError for a name that nobody has, or one that cannot be built."""
-    return from_timm(config, num_classes) if config.model.startswith(TIMM) else torchvisions(config, num_classes)
-
-
-def torchvisions(config: RunConfig, num_classes: int) -> nn.Module:
+    """Raises UserError for an unknown name, or a model that cannot be built."""
+    if config.model.startswith(TIMM):
+        return from_timm(config, num_classes)
     import torchvision.models as tv  # 0.5 s: only the worker pays it
 
-    names = tv.list_models(module=tv)
-    if config.model not in names:
-        near = difflib.get_close_matches(config.model, names, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"torchvision has {', '.join(names[:6])}, …"
-        raise UserError(f"unknown MODEL={config.model}: {hint}")
-    # The inceptions return auxiliary outputs too unless told otherwise; the loss here is of one output.
+    require_known(config.model, tv.list_models(module=tv))
+    # By default the inceptions also return auxiliary outputs.
     options = {"aux_logits": False, "init_weights": True} if config.model in ("googlenet", "inception_v3") else {}
     try:
         model = tv.get_model(config.model, weights=None, num_classes=num_classes, **options)
@@ -41,26 +32,30 @@ def torchvisions(config: RunConfig, num_classes: int) -> nn.Module:
         raise UserError(f"MODEL={config.model} cannot be built here: {error}") from None
     if config.image_size and config.image_size < SMALL_IMAGE and isinstance(model, tv.ResNet):
         use_small_stem(model)
-    if not isinstance(model, tv.ResNet):  # a ResNet takes any size
+    if not isinstance(model, tv.ResNet):  # which takes any size
         try_size(model, config)
     return model
 
 
+def require_known(name: str, known: list[str], prefix: str = "") -> None:
+    if name not in known:
+        near = [f"{prefix}{other}" for other in difflib.get_close_matches(name, known, n=3)]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known[:6])}, …"
+        raise UserError(f"unknown MODEL={prefix}{name}: {hint}")
+
+
 def from_timm(config: RunConfig, num_classes: int) -> nn.Module:
-    """timm's of this name, with random weights; built for the image size where the architecture has one of its own."""
     name = config.model.removeprefix(TIMM)
     try:
         import timm
     except ImportError:
         raise UserError(f"MODEL={config.model} needs the package timm: pip install timm") from None
-    if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=3)
-        hint = f"did you mean {' or '.join(f'{TIMM}{other}' for other in near)}?" if near else "see timm.list_models()"
-        raise UserError(f"unknown MODEL={config.model}: {hint}")
+    if not timm.is_model(name):  # which also knows names with a tag, as in resnet18.a1_in1k
+        require_known(name, timm.list_models(), TIMM)
     options = {"pretrained": False, "num_classes": num_classes}
     try:
         model = timm.create_model(name, img_size=config.image_size, **options)
-    except TypeError:  # most networks of convolutions take any size, and no argument for it
+    except TypeError:  # most convolutional networks take any size, and have no such argument
         model = timm.create_model(name, **options)
     except (AssertionError, ValueError) as error:
         raise size_refused(config, error) from None
@@ -69,8 +64,8 @@ def from_timm(config: RunConfig, num_classes: int) -> nn.Module:
 
 
 def try_size(model: nn.Module, config: RunConfig) -> None:
-    """Raise UserError when the architecture cannot take images of this size; data that are no images have none."""
-    if not config.image_size:
+    """Raise UserError when the architecture cannot take images of this size."""
+    if not config.image_size:  # the data are not images
         return
     model.eval()
     try:
@@ -82,50 +77,38 @@ def try_size(model: nn.Module, config: RunConfig) -> None:
 
 
 def size_refused(config: RunConfig, error: Exception) -> UserError:
-    return UserError(
-        f"IMAGE_SIZE={config.image_size} is not a size that {config.model} can take ({str(error).splitlines()[0]}): "
-        "try 224"
-    )
+    return UserError(f"IMAGE_SIZE={config.image_size} is not a size that {config.model} can take "
+                     f"({str(error).splitlines()[0]}): try 224")  # fmt: skip
 
 
 def use_small_stem(model: nn.Module) -> None:
-    """Replace a ResNet's 7x7 stride-2 convolution and max-pool by one 3x3 convolution of stride 1.
-
-    The stem for ImageNet divides the side by 4 before the first block; at 32 pixels 8 would be left. This is the stem
-    of the ResNet paper's CIFAR experiments (He et al. 2015, section 4.2).
-    """
+    """Replace a ResNet's 7x7 stride-2 convolution and max-pool, which divide the side by 4, by one 3x3 convolution of
+    stride 1: the stem of the ResNet paper's CIFAR experiments (He et al. 2015, section 4.2)."""
     model.conv1 = nn.Conv2d(3, model.conv1.out_channels, kernel_size=3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
     model.maxpool = nn.Identity()
 
 
 def torchvisions_weights(model: nn.Module, name: str) -> tuple[Path, dict[str, torch.Tensor]]:
-    """torchvision's best weights of an architecture, and the file they lie in after the first download.
+    """torchvision's best weights of an architecture, and the downloaded file. Raises UserError.
 
-    torchvision builds the whole network for them, since only it knows the old names in some files, and which nets
-    were trained on inputs of another range (``model`` is told so). torch.hub downloads to a name of its own, checks
-    the hash that is part of the file's name, and renames.
-
-    Raises UserError in one line that names the file and its place, when it cannot be downloaded or read.
+    torchvision builds the whole network for them: only it knows the old names in some files, and which networks were
+    trained on inputs of another range (then ``model.transform_input`` is set).
     """
     import torchvision.models as tv
 
     weights = tv.get_model_weights(name).DEFAULT
     path = Path(torch.hub.get_dir(), "checkpoints", os.path.basename(weights.url))
-    try:  # one process downloads, the others find the file
+    try:
         with locked(path.with_name(f"{path.name}.lock")), download_timeout():
             source = tv.get_model(name, weights=weights, progress=False)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         what = f"PRETRAINED=torchvision: {path} "
         if path.exists():
-            raise UserError(
-                f"{what}cannot be read ({files.reason(error)}): remove it to have it fetched anew"
-            ) from None
-        raise UserError(
-            f"{what}is not there and cannot be fetched ({files.reason(error)}): download {weights.url} elsewhere "
-            "and put it there"
-        ) from None
+            raise UserError(f"{what}cannot be read ({files.reason(error)}): remove it to download it again") from None
+        raise UserError(f"{what}does not exist and cannot be downloaded ({files.reason(error)}): download "
+                        f"{weights.url} elsewhere and put it there") from None  # fmt: skip
     if hasattr(source, "transform_input"):  # googlenet and inception_v3
         model.transform_input = source.transform_input
-    # inception_v3's second classifier helps only its training from scratch, and is not built here.
+    # inception_v3's auxiliary classifier, which is not built here
     return path, {key: value for key, value in source.state_dict().items() if not key.startswith("AuxLogits.")}

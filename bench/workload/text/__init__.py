@@ -1,4 +1,4 @@
-"""A language model on bytes: each place of a sequence predicts the next byte. A token is a byte."""
+"""A language model on bytes: each position predicts the next byte. A token is a byte."""
 
 import hashlib
 import importlib
@@ -18,8 +18,6 @@ from bench.workload.loader import training_set
 
 
 class Workload(base.Workload):
-    """Sequences of bytes: cross-entropy, and bits per byte."""
-
     num_outputs = 256
 
     def load(self, mode, say: Callable[[str], None]) -> tuple:
@@ -46,7 +44,6 @@ class Workload(base.Workload):
         return torch.zeros(1, self.config.context, dtype=torch.long)
 
     def facts(self, model: nn.Module) -> dict:
-        """The bytes' hash; of gpt also the operations of a token, by ``formulas.gpt_flops_per_token``."""
         found = {"data_sha256": self.sha256} if hasattr(self, "sha256") else {}
         if self.config.model == GPT:
             size = self.config.layers, self.config.width, self.config.context
@@ -58,19 +55,16 @@ class Workload(base.Workload):
 
 
 class Sequences:
-    """A text in sequences of ``context`` bytes, none of which overlap; the bytes that are left over are left out.
-
-    text: [n] uint8.
-    """
+    """A text [n] uint8 in sequences of ``context`` bytes without overlap; the remainder is dropped."""
 
     def __init__(self, text: torch.Tensor, context: int):
         self.text, self.context = text, context
 
     def __len__(self) -> int:
-        return (len(self.text) - 1) // self.context  # a byte must follow the last one
+        return (len(self.text) - 1) // self.context  # the last sequence needs a following byte
 
     def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-        """[B] draws -> bytes [B, context], the byte that follows each [B, context], nothing unreadable."""
+        """[B] draws -> bytes [B, context], the following bytes [B, context], nothing unreadable."""
         starts = torch.from_numpy(draws % len(self)) * self.context
         found = self.text[starts[:, None] + torch.arange(self.context + 1)].long()
         return found[:, :-1], found[:, 1:], []

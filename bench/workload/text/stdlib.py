@@ -1,7 +1,6 @@
-"""DATA=stdlib: the sources of Python's own standard library: real text that is on every machine with Python.
+"""DATA=stdlib: the sources of Python's standard library, a real text on every machine.
 
-The files and their order are stated here, so every machine with the same version of Python has the same bytes. Their
-hash is in the record.
+The files and their order are listed here, so the same version of Python has the same bytes; the record has their hash.
 """
 
 import sysconfig
@@ -22,17 +21,17 @@ VALIDATION = ("subprocess", "tarfile", "zipfile")  # held out, always the same
 
 
 def load(config: RunConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bytes to train on and those held out: [n] uint8 each. Raises UserError where a file is missing."""
+    """The bytes to train on and the held-out ones: [n] uint8 each. Raises UserError where a file is missing."""
     return tuple(read(names) for names in (TRAIN, VALIDATION))
 
 
 def read(names: tuple[str, ...]) -> torch.Tensor:
-    """The sources of these modules, one after the other: a module's file, or its package's files by name."""
+    """The modules' files in this order; of a package its files by name."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = []
     for name in names:
         alone, package = folder / f"{name}.py", folder / name
         files += [alone] if alone.is_file() else sorted(package.glob("*.py"))
         if not files or name not in str(files[-1]):
-            raise UserError(f"DATA=stdlib: {alone} is not there: this Python came without its sources")
+            raise UserError(f"DATA=stdlib: {alone} does not exist: this Python has no sources of its library")
     return torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)

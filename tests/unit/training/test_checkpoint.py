@@ -402,7 +402,7 @@ def test_every_form_loads_into_the_plain_model(tmp_path, group, wrapper, form):
 def test_a_wrapped_model_is_loaded_through_its_plain_one(group):
     """single to many: the plain model inside a wrapper is where weights go."""
     saved, wrapped = network(), nn.parallel.DistributedDataParallel(network())
-    load_weights(wrapped.module, saved.state_dict(), "x.pt")
+    load_weights(wrapped.module, saved.state_dict(), Path("x.pt"))
     images = torch.randn(2, 3, 8, 8)
     assert torch.equal(wrapped.eval()(images), saved.eval()(images))
 
@@ -456,7 +456,7 @@ def test_another_number_of_classes_needs_a_new_head():
     head = model[3].weight.clone()
     line = the_line(load_weights, model, saved.state_dict(), "x.pt")
     assert "of another shape 3.weight [5, 144] for [3, 144], 3.bias [5] for [3]" in line
-    notes = load_weights(model, saved.state_dict(), "x.pt", new_head=True)
+    notes = load_weights(model, saved.state_dict(), Path("x.pt"), new_head=True)
     for note, words in zip(notes, (("3.weight", "[3, 144]", "[5, 144]"), ("3.bias", "[3]", "[5]")), strict=True):
         assert all(word in note for word in ("x.pt", *words)), note
     assert torch.equal(model[3].weight, head)
@@ -466,7 +466,7 @@ def test_another_number_of_classes_needs_a_new_head():
 
 def test_a_head_that_fits_is_loaded_even_if_it_might_be_new():
     saved, model = network(), network()
-    assert load_weights(model, saved.state_dict(), "x.pt", new_head=True) == []
+    assert load_weights(model, saved.state_dict(), Path("x.pt"), new_head=True) == []
     assert same(model.state_dict(), saved.state_dict())
 
 
@@ -481,7 +481,7 @@ def test_files_without_counters_of_batch_norms_load_and_say_so():
     """torchvision's older files have none."""
     saved, model = network(), network()
     weights = {k: v for k, v in saved.state_dict().items() if not k.endswith("num_batches_tracked")}
-    (note,) = load_weights(model, weights, "x.pt")
+    (note,) = load_weights(model, weights, Path("x.pt"))
     assert "x.pt" in note and "num_batches_tracked" in note
     assert torch.equal(model[0].weight, saved[0].weight)
 

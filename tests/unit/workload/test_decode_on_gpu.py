@@ -10,7 +10,7 @@ from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.modes.base import Topology
-from bench.workload.images import decode_on_gpu
+from bench.workload.images.decode import decodes_on, on_device
 from bench.workload.images.photographs import ImageSet
 from bench.workload.images.sources import FolderSource
 from bench.workload.loader import SlowStorage, plain_errors, training_batches
@@ -58,7 +58,7 @@ def test_all_jpegs_of_a_batch_go_to_the_gpu_in_one_call(monkeypatch):
         return [torch.zeros(3, 4, 5, dtype=torch.uint8) for _ in files]
 
     monkeypatch.setattr(torchvision.io, "decode_jpeg", decode_jpeg)
-    images = decode_on_gpu.on_device([torch.zeros(9, dtype=torch.uint8)] * 3, [(4, 5, True)] * 3, CUDA)
+    images = on_device([torch.zeros(9, dtype=torch.uint8)] * 3, [(4, 5, True)] * 3, CUDA)
     assert calls == [(3, "RGB", "cuda:0", {"cpu"})] and [tuple(image.shape) for image in images] == [(3, 4, 5)] * 3
 
 
@@ -105,13 +105,13 @@ def nvjpeg(files, mode, device):
 def test_where_it_works_is_found_by_trying(monkeypatch, decode, stand_in, device, options, expected):
     monkeypatch.setattr(torchvision.io, "decode_jpeg", stand_in)
     config = RunConfig(data="imagefolder:/x", decode=decode, **options)
-    assert decode_on_gpu.decodes_on(device, config) is expected
+    assert decodes_on(device, config) is expected
 
 
 def test_where_it_does_not_work_is_one_line(monkeypatch):
     monkeypatch.setattr(torchvision.io, "decode_jpeg", no_nvjpeg)
     with pytest.raises(UserError, match=r"DECODE=cuda: .* \(.*not compiled with nvJPEG support\): use DECODE=cpu$"):
-        decode_on_gpu.decodes_on(CUDA, RunConfig(data="imagefolder:/x", decode="cuda"))
+        decodes_on(CUDA, RunConfig(data="imagefolder:/x", decode="cuda"))
 
 
 def test_the_record_says_who_decodes(data):  # noqa: F811

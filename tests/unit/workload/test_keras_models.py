@@ -136,7 +136,7 @@ def test_dropout_draws_from_torchs_generator(file):
     ("keras:ResNet999", {}, "unknown MODEL=keras:ResNet999"),
     ("keras:nowhere.py:build", {}, "nowhere.py is not there"),
     ("keras:{}:missing", {}, "has no function missing"),
-    ("keras:{}:wrong", {}, "no built keras.Model"),
+    ("keras:{}:wrong", {}, "not a built keras.Model"),
     ("keras:{}:channels_last", {}, "channels first"),
     ("keras:VGG16", {}, "cannot be built here"),  # of 8 pixels nothing is left
     ("keras:{}:build", {"norm": "group"}, "NORM=group cannot replace"),

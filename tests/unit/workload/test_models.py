@@ -251,7 +251,7 @@ def test_without_a_network_the_file_and_its_place_are_named(hub):
     with pytest.raises(UserError) as caught:
         build(pretrained="torchvision")
     line = str(caught.value)
-    assert f"{hub}/{os.path.basename(weights.url)} is not there and cannot be fetched" in line
+    assert f"{hub}/{os.path.basename(weights.url)} does not exist and cannot be downloaded" in line
     assert f"download {weights.url} elsewhere" in line and "\n" not in line
     assert {name.rpartition(".")[2] for name in os.listdir(hub)} <= {"lock"}
 
@@ -261,7 +261,7 @@ def test_a_download_that_stands_still_ends(hub, monkeypatch):
     monkeypatch.setattr(once, "SILENT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(UserError, match=r"cannot be fetched .*timed out"):
+        with pytest.raises(UserError, match=r"cannot be downloaded .*timed out"):
             build(pretrained="torchvision")
     assert {name.rpartition(".")[2] for name in os.listdir(hub)} <= {"lock"} and socket.getdefaulttimeout() is None
 

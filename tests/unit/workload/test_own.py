@@ -182,7 +182,7 @@ def test_tuples_of_tensors_and_iterables(own):
         (("def build(outputs):", "def build(outputs)"), r"SyntaxError: .*\(mine\d+\.py, line \d+\)"),
         (("nn.Linear(3, outputs)", "nn.Linear(outputs)"), r"TypeError: .*out_features.* \(mine\d+\.py, line 5\)"),
         (("nn.Linear(3, outputs)", "nn.Linear(2**24, 2**24)"), "is too large, .* no memory for it: use a smaller one"),
-        (("nn.Linear(3, outputs)", "outputs"), "returned a int, and no torch.nn.Module"),
+        (("nn.Linear(3, outputs)", "outputs"), "returned a int, not a torch.nn.Module"),
         (("nn.Linear(3, outputs)", "nn.ReLU()"), "without parameters"),
         (("nn.Linear(3, outputs)", "nn.LazyLinear(outputs)"), "returned lazy layers"),
         (("nn.Linear(3, outputs)", "nn.Linear(4, outputs)"), r"mat1 and mat2 .*\(inputs \[2, 3\], targets \[2\]\)"),

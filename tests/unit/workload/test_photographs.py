@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 
 from bench.errors import UserError
 from bench.workload import once
-from bench.workload.images import decoded_cache, sources
+from bench.workload.images import photographs, sources
 from bench.workload.images.augment import example_seeds
 from bench.workload.images.decode import Unreadable, decode, quiet
 from bench.workload.images.photographs import ImageSet
@@ -603,9 +603,9 @@ def test_the_estimate_of_the_held_size_is_near(data, tmp_path):
     source = FolderSource(data, True)
     sizes = [Image.open(io.BytesIO(source.read(i))).size for i in range(12)]
     pixels = sum(3 * width * height for width, height in sizes)
-    assert decoded_cache.hold_size_gib(source) == pytest.approx(pixels / 2**30)
+    assert photographs.hold_size_gib(source) == pytest.approx(pixels / 2**30)
     (data / "train" / "ant" / "0.jpg").write_bytes(b"")
-    assert decoded_cache.hold_size_gib(source) == pytest.approx(pixels / 2**30, rel=0.1)
+    assert photographs.hold_size_gib(source) == pytest.approx(pixels / 2**30, rel=0.1)
 
 
 def test_a_cache_folder_that_cannot_be_written_to_is_a_users_error(data, tmp_path):

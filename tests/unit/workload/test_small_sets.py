@@ -4,6 +4,7 @@ The checksums of the real files cannot fit small ones, so the lists of them, pub
 are replaced.
 """
 
+import functools
 import gzip
 import hashlib
 import http.server
@@ -21,10 +22,11 @@ from torchvision.transforms import v2
 
 from bench.errors import UserError
 from bench.workload.images.augment import crop_and_flip, example_seeds
-from bench.workload.images.small_sets import Cifar10, FashionMnist
+from bench.workload.images.small_sets import CIFAR10, FASHION_MNIST, SmallSet
 
 N_TRAIN, N_TEST = 20, 10
 RAW = Path("FashionMNIST", "raw")
+FashionMnist, Cifar10 = functools.partial(SmallSet, FASHION_MNIST), functools.partial(SmallSet, CIFAR10)
 
 
 def md5(data: bytes) -> str:
