@@ -26,7 +26,7 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
     """The facts of the newest complete comparison; without one, of the newest profile of one device. suites: oldest
     first. runs: of no suite. Raises UserError without either, and where a suite compares different workloads."""
     suite = choose_suite(suites)
-    profiled = profile_for(suite, runs) if suite else newest(runs, has_profile)
+    profiled = find_profile(runs, suite)
     if not suite and not profiled:
         raise UserError("there is no comparison, no breakdown, and no profile of one device among these records: run "
                         "`make advise GPUS=2`, which makes them")  # fmt: skip
@@ -45,27 +45,10 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
     near = [each for each in networks if same_machine(each, first) and not disturbances_of(each)]
     link = links.of_records(near, "nccl" if first.on_gpu else "gloo")
     return Facts(
-        **found,
-        what=f"{describe.workload(first)}, {first.config.optimizer}",
-        units=first.workload.units,
-        batched=first.workload.batched,
-        profile=profile,
-        link=link,
-        own_link=link,
-        examples=info_of(first.config.data).train_examples,
-        per_example=first.workload.per_example,
-        unknown=tuple(unknown),
-    )
-
-
-def newest(records: list[Record], wanted) -> Record | None:
-    """The newest good record for which ``wanted`` is true; a disturbed one only if there is no other."""
-    found = [record for record in records if record.ok and wanted(record)]
-    return max(found, key=lambda record: (not disturbances_of(record), record.started_at), default=None)
-
-
-def has_profile(record: Record) -> bool:
-    return bool(record.num_devices == 1 and record.samples[0].profile)
+        **found, what=f"{describe.workload(first)}, {first.config.optimizer}", units=first.workload.units,
+        batched=first.workload.batched, profile=profile, link=link, own_link=link, unknown=tuple(unknown),
+        examples=info_of(first.config.data).train_examples, per_example=first.workload.per_example,
+    )  # fmt: skip
 
 
 def same_machine(a: Record, b: Record) -> bool:
@@ -102,9 +85,8 @@ def withheld(disturbance: str, rounds: int = FEWEST_ROUNDS) -> str:
     """Why measurements are no basis for a recommendation; "" if they are one."""
     if disturbance:
         return f"the runs were disturbed: {disturbance}. Repeat them on an idle machine"
-    if rounds < FEWEST_ROUNDS:
-        return f"n = {rounds} rounds are a preview: a recommendation needs ROUNDS={FEWEST_ROUNDS} or more"
-    return ""
+    few = f"n = {rounds} rounds are a preview: a recommendation needs ROUNDS={FEWEST_ROUNDS} or more"
+    return few if rounds < FEWEST_ROUNDS else ""
 
 
 def facts_of_run(record: Record) -> dict:
@@ -149,13 +131,14 @@ def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
     return found | {COMPUTATION if bare or one else REST: rest}
 
 
-def profile_for(suite: Suite, runs: list[Record]) -> Record | None:
-    """The newest profile of one device with a suite's workload and per-device batch, from an equal machine."""
-    most = max((record.config for record in suite.records), key=lambda config: config.num_devices)
-
-    def fits(record: Record) -> bool:
-        config = record.config
-        same = all(getattr(config, name) == getattr(most, name) for name in profiles.SAME_STEP)
-        return has_profile(record) and same and same_machine(record, suite.first)
-
-    return newest(runs, fits)
+def find_profile(runs: list[Record], suite: Suite | None) -> Record | None:
+    """The newest good profile of one device, an undisturbed one if there is any. suite: only with its workload and
+    per-device batch, from an equal machine."""
+    found = [record for record in runs if record.ok and record.num_devices == 1 and record.samples[0].profile]
+    if suite:
+        most = max((record.config for record in suite.records), key=lambda config: config.num_devices)
+        found = [
+            record for record in found if same_machine(record, suite.first)
+            and all(getattr(record.config, name) == getattr(most, name) for name in profiles.SAME_STEP)
+        ]  # fmt: skip
+    return max(found, key=lambda record: (not disturbances_of(record), record.started_at), default=None)

@@ -25,11 +25,10 @@ from bench.foreign.record import NAME as FOREIGN
 from bench.foreign.record import ForeignRecord
 from bench.record.disturbance import in_words, worst
 from bench.record.view import Record
-from bench.report.pooling import confidence_of, label, of_place, of_program, records_at, usable
+from bench.report.pooling import confidence_of, label, of_place, of_program, records_at, select_usable
 
 TIE_MARGIN = 0.02
 EXACT_RECORDS = 64  # a side; the exact rank-sum distribution of more takes long, and adds nothing to Welch's interval
-SURROUNDINGS = ("machine", "device set", "code")  # facts of a certificate that two sets may differ in
 
 rank_sum_depth = functools.cache(formulas.rank_sum_depth)
 
@@ -101,9 +100,8 @@ def compare_sets(a: list[Record], b: list[Record]) -> Result:
     parted = {key for side in (a, b) for key, same in groups(side).items()
               if len({record.threads_total for record in same}) > 1}  # fmt: skip
     sides = [groups(side, parted) for side in (a, b)]
-    only_a, only_b = without_partner(*sides)
-    called = labels([*sides[0], *only_b])
-    refuse_other_workloads(only_a, only_b)
+    called = labels(list(dict.fromkeys([*sides[0], *sides[1]])))
+    refuse_other_workloads(*without_partner(*sides))
     result = compare_groups(*({called[key]: same for key, same in side.items()} for side in sides), unlike)
     if not result.differences:
         listed = [", ".join(names) for names in (result.only_a, result.only_b)]
@@ -220,17 +218,19 @@ def records_needed(a: list[float], b: list[float], confidence: float) -> int:
         n += 1
 
 
-def surroundings(record: Record) -> dict[str, str]:
-    environment = record.environment
-    parts = {name: environment.get(name) for name in ("machine", "versions", "git", "variables")}
-    found = {f"{part}.{k}": v for part, values in parts.items() for k, v in (values or {}).items()}
-    found["driver_version"] = environment.get("driver_version")
-    found["devices"] = [gpu.get("name") for gpu in record.gpus]
-    return {name: json.dumps(value) for name, value in found.items()}
-
-
 def changes(a: list[Record], b: list[Record]) -> list[str]:
     """How the surroundings differ, one line a field: ``versions.torch: "2.6" in A, "2.7" in B``."""
+
+    def surroundings(record: Record) -> dict[str, str]:
+        environment = record.environment
+        found = {f"{part}.{name}": value for part in ("machine", "versions", "git", "variables")
+                 for name, value in (environment.get(part) or {}).items()}  # fmt: skip
+        found |= {
+            "driver_version": environment.get("driver_version"),
+            "devices": [gpu.get("name") for gpu in record.gpus],
+        }
+        return {name: json.dumps(value) for name, value in found.items()}
+
     sides = [[surroundings(record) for record in side] for side in (a, b)]
     names = dict.fromkeys(name for side in sides for found in side for name in found)
     lines = []
@@ -243,10 +243,9 @@ def changes(a: list[Record], b: list[Record]) -> list[str]:
 
 def unlike(a: list[Record], b: list[Record]) -> list[str]:
     """What differs between one program's runs although their options are equal; ``changes`` has the surroundings."""
-    facts = [f for f in certify({"A": a, "B": b}).facts if f.name not in SURROUNDINGS]
-    lines = [
-        f"{f.name}: {f.values['A']} in A, {f.values['B']} in B" for f in facts if f.status in ("differs", "inherent")
-    ]
+    facts = [f for f in certify({"A": a, "B": b}).facts if f.name not in ("machine", "device set", "code")]
+    lines = [f"{f.name}: {f.values['A']} in A, {f.values['B']} in B" for f in facts
+             if f.status in ("differs", "inherent")]  # fmt: skip
     unknown = [f.name for f in facts if f.status == UNKNOWN]
     return lines + ([f"not recorded on both sides: {', '.join(unknown)}"] if unknown else [])
 
@@ -256,11 +255,7 @@ def read_side(text: str, name: str, needed: bool = True) -> tuple[list[Record], 
     some are needed."""
     path = Path(text)
     found, refused = ([], []) if path.name == FOREIGN and not needed else records_at(path, needed)
-    good = usable(found)
-    said = [f"refused: {sentence}" for sentence in refused]
-    failed, profiled = sum(r.status == "failed" for r in found), sum(r.config.profile for r in found)
-    said += [f"note: {failed} failed runs in {name} are left out"] if failed else []
-    said += [f"note: {profiled} profiled runs in {name} are left out: the profiler slows them"] if profiled else []
+    good, said = select_usable(found, refused, f" in {name}")
     if not good and needed:
         raise UserError("; ".join([f"{name}: no record below {path} can be compared", *said]))
     return good, said

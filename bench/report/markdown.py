@@ -1,6 +1,4 @@
-"""Tables as Markdown, and blocks of a Markdown text that are made from the code."""
-
-import re
+"""Tables as Markdown."""
 
 from bench.analysis.tables import Grid
 
@@ -21,16 +19,3 @@ def table(head: list[tuple[str, bool]], rows: list[list[str]]) -> str:
 
 def grid(found: Grid) -> str:
     return table(found.head, found.rows)
-
-
-def with_blocks(text: str, blocks: dict[str, str]) -> str:
-    """Replace what is between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->`` by the block of that name.
-
-    >>> with_blocks("a\\n<!-- begin: x -->\\nold\\n<!-- end: x -->\\n", {"x": "new\\n"})
-    'a\\n<!-- begin: x -->\\nnew\\n<!-- end: x -->\\n'
-    """
-
-    def filled(found: re.Match) -> str:
-        return f"<!-- begin: {found[1]} -->\n{blocks[found[1]]}<!-- end: {found[1]} -->"
-
-    return re.sub(r"<!-- begin: ([\w-]+) -->\n.*?<!-- end: \1 -->", filled, text, flags=re.DOTALL)

@@ -72,6 +72,8 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
     newest = {(standing, describe.machine_line(found[0])): found for found, standing in measured.values()}
     lines += [f"{name}: messages; {standing}; n = {found[0].plan.rounds}"
               for name, (found, standing) in measured.items() if found not in newest.values()]  # fmt: skip
+    lines += [f"{name}: no whole round; {sum(record.ok for record in found)} of {len(found)} runs ended well"
+              for name, found in by_suite(newest_first(others)).items()]  # fmt: skip
     failed = [record for record in others if record.failure] + [record for suite in suites for record in suite.failed]
     runs = [record for record in others if record.ok]
     warnings = []
@@ -91,7 +93,7 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
         cards=[found for study, found in sections if study.card],
         card_study=next(study for study in STUDIES.values() if study.card),
         warnings=warnings,
-        more=lines + failed_lines(others),
+        more=lines,
         runs=runs_section(runs),
         failed=failed_grid([record for record in failed if not record.failed_on_purpose]),
         refused=refused,
@@ -287,12 +289,6 @@ def line_of(suite: Suite) -> str:
     profiled = ", ".join(record.program for record in suite.extra)
     programs = ", ".join(suite.programs) or f"no whole round, profiled {profiled}"
     return f"{suite.id}: {programs}; n = {suite.n}{'; disturbed' if suite.disturbed else ''}; {suite.machine}"
-
-
-def failed_lines(records: list[Record]) -> list[str]:
-    """A line for each suite without a whole round. records: those of no suite that could be made."""
-    return [f"{name}: no whole round; {sum(record.ok for record in runs)} of {len(runs)} runs ended well"
-            for name, runs in by_suite(newest_first(records)).items()]  # fmt: skip
 
 
 def commands(suite: Suite) -> list[tuple[str, str]]:

@@ -41,6 +41,14 @@ def records_at(path: Path, needed: bool = True) -> tuple[list[Record], list[str]
         return [], [str(error)]
 
 
+def select_usable(records: list[Record], refused: list[str], where: str = "") -> tuple[list[Record], list[str]]:
+    """The ``usable`` records, and sentences on what is left out."""
+    good = usable(records)
+    left = len(records) - len(good)
+    said = [f"refused: {sentence}" for sentence in refused]
+    return good, said + [f"note: {left} failed, profiled or interrupted runs{where} are left out"] * bool(left)
+
+
 def usable(records: list[Record]) -> list[Record]:
     """The records whose throughput is a result: successful, not interrupted, not slowed by the profiler, and not of an
     earlier attempt at a round."""
@@ -178,11 +186,9 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
     """The records below a folder that can be pooled, and a sentence on all that is left out. Raises UserError without
     any."""
     found, refused = find_records(folder)
-    records, said = once(found)
-    said = [f"refused: {sentence}" for sentence in refused] + said
-    good = usable(records)
-    left = len(records) - len(good)
-    said += [f"note: {left} failed, profiled or interrupted runs are left out"] if left else []
+    records, copies = once(found)
+    good, said = select_usable(records, refused)
+    said += copies
     disturbed = sum(bool(disturbances_of(record)) for record in good)
     said += [f"note: {disturbed} of {len(good)} runs were disturbed: their rows are grey"] if disturbed else []
     if not good:

@@ -39,18 +39,12 @@ def loaded(option: str, text: str) -> ModuleType:
     path = Path(where).expanduser().resolve()
     if own.is_file(where) and not path.is_file():
         raise UserError(f"{option}={text}: {where} is not there")
-    try:
+    with users_code(f"{option}={text}"):
         if own.is_file(where):
             return from_file(path)
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))
         return importlib.import_module(where)
-    except UserError as error:
-        raise UserError(f"{option}={text}: {error}") from None
-    except ModuleNotFoundError as error:
-        raise UserError(f"{option}={text}: there is no module {error.name} here") from error
-    except (Exception, SystemExit) as error:  # foreign code can raise anything
-        raise UserError(f"{option}={text}: {said(error)}") from error
 
 
 @functools.cache
@@ -71,7 +65,7 @@ def from_file(path: Path) -> ModuleType:
 
 
 def require_own_neighbours(path: Path) -> None:
-    """Raise UserError where a file would import another file's neighbour: both have a neighbour of this name, and a
+    """Raise ImportError where a file would import another file's neighbour: both have a neighbour of this name, and a
     process, also a loader worker that unpickles an example, has one module of each name."""
     folders = {Path(module.__file__).parent for name, module in sys.modules.items() if name.startswith(NAME[:12])}
     neighbours, files = {}, [path]  # neighbours: name -> its file, of each module that is imported directly or not
@@ -84,15 +78,13 @@ def require_own_neighbours(path: Path) -> None:
         own_ones = [place.resolve() for place in places]
         theirs = file_of_module(name) if own_ones else None
         if theirs and theirs not in own_ones and {theirs.parent, theirs.parent.parent} & {*folders, Path.cwd()}:
-            raise UserError(f"it imports {name}, and would get {theirs}, not {own_ones[0]}: a process loads one module "
-                            "of each name, so rename one of the two files")  # fmt: skip
+            raise ImportError(f"it imports {name}, and would get {theirs}, not {own_ones[0]}: a process loads one "
+                              "module of each name, so rename one of the two files")  # fmt: skip
 
 
 def file_of_module(name: str) -> Path | None:
-    if name in sys.modules:
-        place = getattr(sys.modules[name], "__file__", None)
-    else:
-        place = getattr(importlib.util.find_spec(name), "origin", None)
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    place = getattr(spec, "origin", None) or getattr(sys.modules.get(name), "__file__", None)
     return Path(place).resolve() if place and Path(place).is_file() else None
 
 
@@ -151,16 +143,16 @@ def said(error: BaseException) -> str:
     return f"{words} ({Path(inner[-1].filename).name}, line {inner[-1].lineno})" if inner else words
 
 
-def beside(config: RunConfig) -> ModuleType | None:
-    """The module whose loss, step, groups and score are used; None where neither model nor data are the user's."""
+def own_modules(config: RunConfig) -> Iterator[tuple[str, ModuleType]]:
+    """("MODEL" or "DATA", its module) of each that is the user's."""
     for option, text in (("MODEL", config.model), ("DATA", config.data)):
         if own.named(text or ""):
-            return loaded(option, text)
-    return None
+            yield option, loaded(option, text)
 
 
-def function_beside(option: str, text: str, name: str) -> Callable | None:
-    return getattr(loaded(option, text), name, None)
+def beside(config: RunConfig) -> ModuleType | None:
+    """The module whose loss, step, groups and score are used; None where neither model nor data are the user's."""
+    return next((module for _, module in own_modules(config)), None)
 
 
 def attach(workload) -> None:
@@ -183,17 +175,13 @@ def attach(workload) -> None:
             (own_loss(outputs, targets).mean() * batch.length(targets)).reshape(1), count(outputs, targets)[1:]
         ])  # fmt: skip
     workload.check = functools.partial(try_out, workload, own_step)
-    workload.facts = lambda model: facts(model) | sources(config)
-
-
-def sources(config: RunConfig) -> dict[str, str]:
-    """The SHA-256 of the user's files: ``model_source_sha256`` and ``data_source_sha256``."""
-    found = {}
-    for option, text in (("MODEL", config.model), ("DATA", config.data)):
-        if own.named(text or ""):
-            path = loaded(option, text).__file__
-            found[f"{option.lower()}_source_sha256"] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return found
+    workload.facts = lambda model: (
+        facts(model)
+        | {
+            f"{option.lower()}_source_sha256": hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
+            for option, module in own_modules(config)
+        }
+    )
 
 
 def try_out(workload, own_step: Callable | None, model: nn.Module, train_set) -> None:

@@ -54,7 +54,7 @@ def read_named(text: str, trust: bool = False) -> tuple[Path, object]:
     if not key:
         return path, content
     if not isinstance(content, dict) or key not in content:
-        keys = listed([str(name) for name in content]) if isinstance(content, dict) and content else "none"
+        keys = listed([str(name) for name in content]) if isinstance(content, dict) else "none"
         raise UserError(f"{path} has nothing under {key} (its keys: {keys})")
     return path, content[key]
 
@@ -108,9 +108,8 @@ def reason(error: BaseException) -> str:
     behind = error
     while behind is not None and not isinstance(behind, OSError):
         behind = behind.__cause__ or behind.__context__
-    if behind is not None and behind.strerror:
-        return behind.strerror
-    return (str(behind or error).splitlines() or [type(error).__name__])[0]
+    lines = (getattr(behind, "strerror", None) or str(behind or error)).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
@@ -129,8 +128,8 @@ def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
     if not content or not all(isinstance(value, torch.Tensor) for value in content.values()):
         if depth < NESTED and (found := places_in(content)):
             return weights_in(content[found[0]], path, depth + 1)
-        keys = listed([str(key) for key in content]) if content else "none"
-        raise UserError(f"{path} holds no weights under a known name (its keys: {keys}): save the model's state dict")
+        raise UserError(f"{path} holds no weights under a known name (its keys: {listed(list(content))}): save the "
+                        "model's state dict")  # fmt: skip
     for key, value in content.items():
         if value.is_meta or value.layout != torch.strided or value.is_complex() or not value.isfinite().all():
             raise UserError(f"{path}: {key} is not an array of finite real numbers: the training diverged, or the file "
@@ -204,4 +203,4 @@ def head_of(model: nn.Module) -> str:
 
 def listed(names: list[str]) -> str:
     more = f", … ({len(names)} in all)" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    return (", ".join(names[:NAMED]) or "none") + more

@@ -119,7 +119,8 @@ class FromKeras(nn.Module):
         self.shared = Shared(model)
         self.last = model.input_shape[1] != 3 and model.input_shape[-1] == 3  # images as N H W C
         self.weights = nn.ParameterDict({name(v): nn.Parameter(copied(v)) for v in model.trainable_variables})
-        self.states = [None if is_seed(v) else name(v) for v in model.non_trainable_variables]
+        variables = model.non_trainable_variables
+        self.states = [None if v.path.endswith("seed_generator_state") else name(v) for v in variables]
         for variable, state in zip(model.non_trainable_variables, self.states, strict=True):
             if state:
                 self.register_buffer(state, copied(variable))
@@ -130,7 +131,7 @@ class FromKeras(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """[b, 3, H, W] -> [b, classes]."""
         model = self.shared.model
-        held = [getattr(self, state) if state else seed(v)
+        held = [getattr(self, state) if state else torch.randint(2**31, v.value.shape).to(v.value.dtype)
                 for v, state in zip(model.non_trainable_variables, self.states, strict=True)]  # fmt: skip
         trained = [self.weights[name(variable)] for variable in model.trainable_variables]
         images = images.permute(0, 2, 3, 1) if self.last else images
@@ -149,13 +150,3 @@ def name(variable) -> str:
 
 def copied(variable) -> torch.Tensor:
     return variable.value.detach().clone()
-
-
-def is_seed(variable) -> bool:
-    return variable.path.endswith("seed_generator_state")
-
-
-def seed(variable) -> torch.Tensor:
-    """A new state of a random generator."""
-    value = variable.value
-    return torch.randint(2**31, value.shape).to(value.dtype)

@@ -33,12 +33,12 @@ class Workload(base.Workload):
         text = f"DATA={self.config.data}"
         seed_everything(self.config.seed)
         found = own_code.call("DATA", self.config.data)
-        collate = own_code.function_beside("DATA", self.config.data, "collate")
+        collate = getattr(own_code.loaded("DATA", self.config.data), "collate", None)
         if not isinstance(found, tuple | list) or len(found) not in (2, 3):
             raise UserError(f"{text} returned a {type(found).__name__}: return (training set, validation set or None), "
                             "and as a third the number of the model's outputs where it is not told")  # fmt: skip
-        ranks_devices = self.config.num_devices if MODES[self.config.mode].one_process else 1
-        sizes = self.config.per_device_batch * ranks_devices, None
+        devices = self.config.num_devices if MODES[self.config.mode].one_process else 1  # of one process
+        sizes = self.config.per_device_batch * devices, None
         sets = [None if one is None else Examples(one, f"{text}: the {name}", say, collate, size)
                 for one, name, size in zip(found, NAMES, sizes, strict=False)]  # fmt: skip
         train_set, val_set = sets
@@ -48,19 +48,17 @@ class Workload(base.Workload):
         if val_set is None and (self.config.evaluate or self.config.target or self.config.replicas):
             raise UserError(f"{text} returned no validation set: leave EVALUATE, TARGET and REPLICAS out")
         trained_on = training_set(self.config, train_set, "examples")
-        inputs, targets, _ = train_set[np.arange(1)]
-        self.example = each(torch.zeros_like, batch.opened(inputs))
-        self.num_outputs = found[2] if len(found) == 3 else outputs_of(train_set.dataset, batch.opened(targets), text)
+        inputs, targets = map(batch.opened, train_set[np.arange(1)][:2])
+        self.example = each(torch.zeros_like, inputs)
+        self.num_outputs = found[2] if len(found) == 3 else outputs_of(train_set.dataset, targets, text)
         if not isinstance(self.num_outputs, int) or self.num_outputs < 1:
             raise UserError(f"{text}: {self.num_outputs!r} is not a number of outputs: give a whole number, at least 1")
         return trained_on, val_set
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Classes [b]: the cross-entropy of outputs [b, classes]. Numbers: the mean square error."""
         require_tensors("loss", outputs, targets)
-        if are_classes(targets):
-            return nn.functional.cross_entropy(outputs, targets)
-        return nn.functional.mse_loss(outputs, targets)
+        function = nn.functional.cross_entropy if are_classes(targets) else nn.functional.mse_loss
+        return function(outputs, targets)
 
     def score(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """[b]. Classes: 1 where the largest output is the target's, else 0. Numbers: minus the square error."""
@@ -117,9 +115,8 @@ class Examples:
             dataset = self.read_all(dataset, say)
         self.dataset = dataset
         with own_code.users_code(name):
-            empty = not len(dataset)
-        if empty:
-            raise UserError(f"{name} is empty")
+            if not len(dataset):
+                raise UserError(f"{name} is empty")
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -175,10 +172,8 @@ class Examples:
                 if len(found) % 10_000 == 0:
                     say(f"{self.name}: {len(found)} examples read")
                 if len(found) > MOST_READ:
-                    break
-        if len(found) > MOST_READ:
-            raise UserError(f"{self.name} has more than {MOST_READ} examples to be iterated over: give it a length and "
-                            "dataset[i]")  # fmt: skip
+                    raise UserError(f"{self.name} has more than {MOST_READ} examples to be iterated over: give it a "
+                                    "length and dataset[i]")  # fmt: skip
         return found
 
 
@@ -221,18 +216,17 @@ def outputs_of(dataset, targets, text: str) -> int:
 
 
 def require_same(mode, text: str, sets: list) -> None:
-    """Raise UserError where the ranks do not have the same sets; each partitions the whole set in the same order."""
+    """Raise UserError where the ranks do not have the same sets."""
     ranks = mode.gather([None if each is None else (len(each), hash_of_ends(each)) for each in sets])
     for rank, theirs in enumerate(ranks):
         for name, mine, other in zip(NAMES, ranks[0], theirs, strict=True):
-            if mine == other:
-                continue
-            if mine is None or other is None or mine[0] != other[0]:
-                lengths = [0 if each is None else each[0] for each in (mine, other)]
+            lengths = [0 if each is None else each[0] for each in (mine, other)]
+            if lengths[0] != lengths[1]:
                 raise UserError(f"{text}: the {name} has {lengths[0]} examples on rank 0 and {lengths[1]} on rank "
                                 f"{rank}: give every rank the whole set; the bench shares it out")  # fmt: skip
-            raise UserError(f"{text}: the {name} has other examples on rank {rank} than on rank 0: draw nothing from "
-                            "what differs by process, as time, rank, or a seed from the system")  # fmt: skip
+            if mine != other:
+                raise UserError(f"{text}: the {name} has other examples on rank {rank} than on rank 0: draw nothing "
+                                "from what differs by process, as time, rank, or a seed from the system")  # fmt: skip
 
 
 def hash_of_ends(examples: Examples) -> str:

@@ -316,7 +316,7 @@ def test_a_mode_that_is_gone_fails_strictly(tmp_path, capsys):
     folders = sets(tmp_path, a, b)
     assert (run(*folders, "5", False), run(*folders, "5", True)) == (0, 3)
     out = capsys.readouterr().out
-    assert "only in A, not compared: dp 2" in out and "1 failed runs in B" in out
+    assert "only in A, not compared: dp 2" in out and "1 failed, profiled or interrupted runs in B" in out
     assert "dp 2: B has no good record of it" in out
 
 
@@ -332,7 +332,7 @@ def test_profiled_runs_are_left_out(tmp_path, capsys):
     profiled = [records.record("ddp", 10.0, seconds=5e5, profile=True)]
     a, b = runs([100.0, 101.0, 100.5]), runs([100.0, 101.0, 100.5], day=1)
     assert run(*sets(tmp_path, a, b + profiled), "5", True) == 0
-    assert "1 profiled runs in B" in capsys.readouterr().out
+    assert "1 failed, profiled or interrupted runs in B" in capsys.readouterr().out
 
 
 def test_a_records_own_file_is_a_set_of_one(tmp_path, capsys):

@@ -16,8 +16,8 @@ from bench.analysis import stats, tables
 from bench.analysis.comparison import compare_suite
 from bench.formulas import confidence_per_look
 from bench.record.view import Record
-from bench.report.pooling import confidence_of
 from bench.report.page import page
+from bench.report.pooling import confidence_of
 from bench.studies import rounds
 from bench.studies.base import LOOKS
 from bench.studies.registry import study_of

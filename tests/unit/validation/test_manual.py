@@ -5,7 +5,6 @@ import re
 import pytest
 
 from bench.files import PROJECT
-from bench.report import markdown
 from tests.validation.pages import manual
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
@@ -57,4 +56,4 @@ def test_the_readme_is_read_in_one_sitting():
 
 def test_a_block_that_nobody_makes_is_an_error():
     with pytest.raises(KeyError):
-        markdown.with_blocks("<!-- begin: nothing -->\n<!-- end: nothing -->", {})
+        manual.with_blocks("<!-- begin: nothing -->\n<!-- end: nothing -->", {})

@@ -7,6 +7,7 @@ when one is stale.
 import dataclasses
 import functools
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     """(path, text as it should be) of every text that is made from code or records, wholly or in blocks."""
     made = {name: make() for name, make in BLOCKS.items()}
     for path in [PROJECT / "README.md", *sorted((PROJECT / "tutorials" / "manual").glob("*.md"))]:
-        yield path, markdown.with_blocks(path.read_text(), made)
+        yield path, with_blocks(path.read_text(), made)
     for folder in reference_folders():
         yield folder / "README.md", reference_page.page(folder)
 
@@ -157,3 +158,16 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "published-time": lambda: watched.timed(REFERENCE / "cpu-2-cores-epyc" / "time-published.json"),
     "published": lambda: watched.published(REFERENCE / MACHINE / "watched-published.json"),
 }
+
+
+def with_blocks(text: str, blocks: dict[str, str]) -> str:
+    """Replace what is between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->`` by the block of that name.
+
+    >>> with_blocks("a\\n<!-- begin: x -->\\nold\\n<!-- end: x -->\\n", {"x": "new\\n"})
+    'a\\n<!-- begin: x -->\\nnew\\n<!-- end: x -->\\n'
+    """
+
+    def filled(found: re.Match) -> str:
+        return f"<!-- begin: {found[1]} -->\n{blocks[found[1]]}<!-- end: {found[1]} -->"
+
+    return re.sub(r"<!-- begin: ([\w-]+) -->\n.*?<!-- end: \1 -->", filled, text, flags=re.DOTALL)
