@@ -5,6 +5,7 @@ suggest a comparison that was not measured."""
 
 import collections
 import datetime
+import secrets
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,18 +198,13 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
 
 
 def new_folder(out: Path, now: datetime.datetime) -> Path:
-    """Make OUT/pool-<time>, with a number behind it if that exists. Raises UserError."""
-    for i in range(1, 1000):
-        path = Path(out) / (f"pool-{now:%Y%m%d-%H%M%S}" + (f"-{i}" if i > 1 else ""))
-        try:
-            path.mkdir(parents=True)
-            return path
-        except FileExistsError:
-            if not Path(out).is_dir():
-                raise UserError(f"OUT={out} is not a folder") from None
-        except OSError as error:
-            raise UserError(f"OUT={out} cannot be written: {error.strerror}") from None
-    raise UserError(f"OUT={out} holds too many pools of this second")
+    """Make OUT/pool-<time>-<random>. Raises UserError."""
+    path = out / f"pool-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"OUT={out} cannot be written: {error.strerror}") from None
+    return path
 
 
 def grid(panel: Panel, names: dict[Machine, str]) -> Grid:

@@ -34,18 +34,13 @@ def matching(option: str, patterns: str, names: list[str]) -> set[str]:
     for pattern in (p.strip() for p in patterns.split(",")):
         matches = fnmatch.filter(names, pattern)
         if not matches:
-            raise UserError(f"{option}: no parameter is called {pattern}: {near_names(pattern, names)}")
+            top = dict.fromkeys(f"{name.partition('.')[0]}.*" for name in names)
+            candidates = dict.fromkeys(f"{name.rpartition('.')[0]}.*" for name in names) | top | dict.fromkeys(names)
+            near = difflib.get_close_matches(f"{pattern.rstrip('.*')}.*", candidates, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"this model has {', '.join(top)}"
+            raise UserError(f"{option}: no parameter is called {pattern}: {hint}")
         found |= set(matches)
     return found
-
-
-def near_names(pattern: str, names: list[str]) -> str:
-    modules = dict.fromkeys(name.rpartition(".")[0] for name in names)
-    modules |= dict.fromkeys(name.partition(".")[0] for name in names)
-    candidates = [f"{module}.*" for module in modules] + names
-    near = difflib.get_close_matches(f"{pattern.rstrip('.*')}.*", candidates, n=3)
-    top = dict.fromkeys(f"{name.partition('.')[0]}.*" for name in names)
-    return f"did you mean {' or '.join(near)}?" if near else f"this model has {', '.join(top)}"
 
 
 def train_mode(model: nn.Module) -> None:

@@ -5,6 +5,7 @@ import pickle
 import re
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -33,7 +34,8 @@ def read(path: Path, trust: bool = False):
         raise UserError(f"{path} is not there")
     if path.suffix == ".safetensors":
         return read_safetensors(path)
-    how = {"weights_only": False, "pickle_module": TrustingPickle} if trust else {"weights_only": True}
+    module = SimpleNamespace(__name__="pickle", Unpickler=Unpickler, load=pickle.load)
+    how = {"weights_only": False, "pickle_module": module} if trust else {"weights_only": True}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the error below says the same
@@ -78,17 +80,7 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str):
         found = super().find_class(module, name)
-        return PlainShell if found is nn.parallel.DistributedDataParallel else found
-
-
-class PlainShell(nn.Module):
-    pass
-
-
-class TrustingPickle:
-    """A ``pickle_module`` for torch.load."""
-
-    Unpickler, load = Unpickler, pickle.load
+        return nn.Module if found is nn.parallel.DistributedDataParallel else found
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:

@@ -27,10 +27,7 @@ class Synthetic:
         shape = (POOL, 3, image_size, image_size)
         self.images = torch.randn(shape, generator=generator).to(device)
         self.labels = torch.randint(self.num_classes, (POOL,), generator=generator).to(device)
-
-    @property
-    def bytes_on_device(self) -> int:
-        return self.images.nbytes + self.labels.nbytes
+        self.bytes_on_device = self.images.nbytes + self.labels.nbytes
 
     def __len__(self) -> int:
         return LENGTH

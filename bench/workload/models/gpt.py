@@ -14,24 +14,20 @@ MOST_SHARE = 0.9  # of the free memory, for weights and gradients
 
 
 def build(config: RunConfig, num_outputs: int) -> nn.Module:
-    """Raises UserError where weights and gradients would not fit into memory."""
+    """Raises UserError where weights and gradients, of all processes, do not fit into the host's free memory."""
     if not detect_fake_mode():  # a step that is only planned takes no memory
-        refuse_too_large(config, formulas.gpt_parameters(config.layers, config.width, config.context, num_outputs))
+        import psutil
+
+        parameters = formulas.gpt_parameters(config.layers, config.width, config.context, num_outputs)
+        processes = config.num_processes if config.device == "cpu" else 1
+        needed, free = 8 * parameters * processes, psutil.virtual_memory().available
+        if needed > MOST_SHARE * free:
+            raise UserError(
+                f"MODEL={config.model} is too large: {parameters:,} parameters take {needed / 2**30:.1f} GiB with "
+                f"their gradients{f' in {processes} processes' * (processes > 1)}, and {free / 2**30:.1f} GiB are "
+                "free here: use fewer LAYERS or a smaller WIDTH"
+            )
     return Gpt(config.layers, config.width, config.heads, config.context, num_outputs)
-
-
-def refuse_too_large(config: RunConfig, parameters: int) -> None:
-    """Raise UserError where weights and gradients, of all processes, do not fit into the host's free memory."""
-    import psutil
-
-    needed, free = 4 * parameters, psutil.virtual_memory().available
-    processes = config.num_processes if config.device == "cpu" else 1
-    if 2 * needed * processes > MOST_SHARE * free:
-        raise UserError(
-            f"MODEL={config.model} is too large: {parameters:,} parameters take {2 * needed * processes / 2**30:.1f} "
-            f"GiB with their gradients{f' in {processes} processes' * (processes > 1)}, and {free / 2**30:.1f} GiB are "
-            "free here: use fewer LAYERS or a smaller WIDTH"
-        )
 
 
 class Gpt(nn.Module):
