@@ -138,10 +138,14 @@ def completeness(suite: Suite) -> int:
 def section(suite: Suite, twin: bool = False) -> dict:
     """What the template shows of one suite; of one that cannot be compared the reason ("refusal"). twin: the page has
     another suite of the same study, on another machine or number of devices, so the heading names them."""
-    study = study_of(suite)
+    study, where = study_of(suite), ""
+    if twin:
+        about, worker = subject(suite), "GPU" if suite.device == "cuda" else "CPU worker"
+        network = f", {about.network}" if about.network else ""
+        where = f" ({pool_figure.plural(about.devices, worker)}, {about.machine}{network})"
     found = {
         "id": suite.id,
-        "heading": study.heading_of(suite) + (where(suite) if twin else ""),
+        "heading": study.heading_of(suite) + where,
         "question": study.question_of(suite),
         "warning": study.warning(suite),
         "said": study.said(suite),
@@ -150,7 +154,8 @@ def section(suite: Suite, twin: bool = False) -> dict:
         "preview": suite.n < FEWEST_ROUNDS,
         "notes": notes(suite),
         "command": study.repeat(suite),
-        "commands": commands(suite),
+        "commands": [(program.label, program.first.command) for program in suite.programs.values()]
+        + [(f"{record.program}, profiled", record.command) for record in suite.extra],
         "environment": environment_grid(suite.first),
         "refusal": None,
     }
@@ -200,12 +205,6 @@ def foreign_section(records: list) -> dict:
         "lines": lines + [line for found in scalings for line in found.lines()],
         "machines": sorted({describe.machine_line(record) for record in records}),
     }
-
-
-def where(suite: Suite) -> str:
-    about, worker = subject(suite), "GPU" if suite.device == "cuda" else "CPU worker"
-    network = f", {about.network}" if about.network else ""
-    return f" ({pool_figure.plural(about.devices, worker)}, {about.machine}{network})"
 
 
 def notes(suite: Suite) -> list[str]:
@@ -289,8 +288,3 @@ def line_of(suite: Suite) -> str:
     profiled = ", ".join(record.program for record in suite.extra)
     programs = ", ".join(suite.programs) or f"no whole round, profiled {profiled}"
     return f"{suite.id}: {programs}; n = {suite.n}{'; disturbed' if suite.disturbed else ''}; {suite.machine}"
-
-
-def commands(suite: Suite) -> list[tuple[str, str]]:
-    found = [(program.label, program.first.command) for program in suite.programs.values()]
-    return found + [(f"{record.program}, profiled", record.command) for record in suite.extra]

@@ -35,8 +35,8 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tu
     hold = False if on_gpu else config.in_memory
     if hold is None:
         hold = config.epochs > 1 and sum(map(hold_size_gib, sources)) <= HELD_GIB
-    options = {"skip_bad": config.skip_bad, "hold": cache(config) / "decoded" if hold else None}
-    options["finish_on"] = device if on_gpu else None
+    options = {"skip_bad": config.skip_bad, "hold": cache(config) / "decoded" if hold else None,
+               "finish_on": device if on_gpu else None}  # fmt: skip
     train_set = ImageSet(sources[0], config.image_size, True, config.augment, config.seed, **options)
     return train_set, ImageSet(sources[1], config.image_size, False, **options)
 

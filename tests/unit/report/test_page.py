@@ -199,7 +199,7 @@ def test_a_suite_of_profiled_runs_alone_is_refused_and_still_told():
     old, new = suites_of(runs)
     said = page.line_of(old)
     assert not old.programs and said.startswith(f"{old.id}: no whole round, profiled dp, ddp; n = 0")
-    assert [name for name, _ in page.commands(new)] == ["dp, profiled", "ddp, profiled"]
+    assert [name for name, _ in page.section(new)["commands"]] == ["dp, profiled", "ddp, profiled"]
     assert study_of(new).repeat(new).startswith("make breakdown GPUS=2 ROUNDS=1")
     said = plain(page.page([old, new], [], []))
     assert "Refused: " in said and old.id in said and "dp, profiled: make bench" in said
