@@ -1,26 +1,47 @@
-"""What the chapters and the exercises are written with: ``from bench import course``.
+"""What chapters and exercises use: ``from bench import course``.
 
-run_on_ranks   a function of the notebook on N fresh processes, output marked by rank, results back
-bench          one command of the project, as `make` would run it, and its records
-shell          any other command, with live output; it fails the cell when it fails
-source         the project's own code, shown from its file
-reference      a committed suite of records, labelled with its machine; references: all of a study
-compared       a suite compared, as its study does it; pictures: its pictures by name
-size           a number that is smaller in a quick run (COURSE_QUICK=1)
+run_on_ranks   call a function of the notebook on N fresh processes
+bench          run a command of the project as `make` would; returns its records
+shell          run any other command with live output; a failing command fails the cell
+source         show the project's own code from its file
+reference      a committed suite of records; references: all suites of a study
+compared       a suite's results; pictures: its pictures by name
+size           a smaller number in a quick run (COURSE_QUICK=1)
 diagrams       the drawings
 """
+
+import os
+import sys
 
 from bench.course import diagrams
 from bench.course.ranks import run_on_ranks
 from bench.course.records import compared, machine, no_gpu_record, pictures, reference, references
 from bench.course.shell import bench, shell
-from bench.course.show import show_figures
-from bench.course.sizes import QUICK, size
 from bench.course.source import source
 
 __all__ = [
     "QUICK", "bench", "compared", "diagrams", "machine", "no_gpu_record", "pictures", "reference", "references",
-    "run_on_ranks", "shell", "size", "source",
+    "run_on_ranks", "shell", "show_figures", "size", "source",
 ]  # fmt: skip
+QUICK = os.environ.get("COURSE_QUICK", "0") not in ("", "0")
+
+
+def size(full: int, quick: int) -> int:
+    """``quick`` if COURSE_QUICK=1 is set, else ``full``: steps, rounds or images of a cell."""
+    return quick if QUICK else full
+
+
+def show_figures() -> None:
+    """Show a matplotlib figure that is the value of a cell as a picture, without pyplot. Outside IPython: nothing."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None:
+        shell.display_formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", as_png)
+
+
+def as_png(figure) -> bytes:
+    from bench.analysis.drawing import rendered
+
+    return rendered(figure, "png")
+
 
 show_figures()

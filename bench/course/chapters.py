@@ -1,24 +1,23 @@
-"""The chapters: text in ``tutorials/NN_name.md``, the same as a notebook in the same folder, executed to
-``build/notebooks``.
+"""The chapters: Markdown texts ``tutorials/NN_name.md``, in which every python fence is a cell (jupytext).
 
-The text is what is written and reviewed: Markdown in which every python fence is a cell (jupytext). The notebook is
-made from it, with cell names that depend on nothing but the order, so that it changes where the text does.
-`bench notebooks --pair` makes it, and a test holds the two together. It shows the outputs of one execution at full
-size, made small (``bench.course.light``), which `bench notebooks --outputs` renews: they stay while its code stays.
+The notebook beside each text is generated (`bench notebooks --pair`). It keeps the outputs of one full-size execution
+(`bench notebooks --outputs`) as long as its code does not change. Executed notebooks are in ``build/notebooks``.
 """
 
+import base64
 import contextlib
 import hashlib
 import importlib.metadata
+import io
 import json
 import os
+import re
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from bench import files
-from bench.course.illustrations import without_pictures
 from bench.course.shell import own_paths
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
@@ -27,17 +26,22 @@ from bench.process import tree
 
 TUTORIALS = PROJECT / "tutorials"
 BUILD = PROJECT / "build" / "notebooks"
-FAILED = "failed: "  # begins the line in which an execution says why
-CELL_LIMIT_S = 300  # no cell of a chapter comes near it, unless a machine is very busy
+FAILED = "failed: "  # starts the line in which an execution reports its error
+CELL_LIMIT_S = 300  # cells are much faster unless the machine is very busy
 START_LIMIT_S = 180  # of a kernel
-# jsonschema would build a grammar of international addresses with it: a second, and nothing here has one.
+# jsonschema would build a grammar of international addresses with this module: it takes a second and is not needed.
 ADDRESSES = "rfc3987_syntax"
+# Below a cell that is one expression, a text may show its picture for readers who do not run it:
+# ``![caption](pictures/NAME.svg)``, drawn by `python -m tests.validation.renew`. The notebook has no such line.
+PICTURE_LINE = re.compile(r"^!\[[^\]]+\]\((?P<file>[\w./-]*pictures/[\w-]+\.svg)\)\n\n?", re.MULTILINE)
+COLOURS, WIDTH = 24, 720  # at most, of a committed picture (width in pixels)
+MOST_BYTES = 300_000  # of a committed notebook
 
 
 def chapters(names: str | None = None) -> list[Path]:
-    """The texts of all chapters in reading order, or of those whose name begins with one of ``names``, "03,07".
+    """All chapter texts in reading order, or those that start with one of ``names``, e.g. "03,07".
 
-    Raises UserError for a name that no chapter has.
+    Raises UserError if no chapter starts with a name.
     """
     found = sorted(TUTORIALS.glob("[0-9][0-9]_*.md"))
     wanted = [name.strip() for name in names.split(",")] if names else [""]
@@ -47,8 +51,15 @@ def chapters(names: str | None = None) -> list[Path]:
     return [path for path in found if path.name.startswith(tuple(wanted))]
 
 
+# --- Texts and their committed notebooks ------------------------------------------------------------------------------
+
+
+def without_pictures(text: str) -> str:
+    return PICTURE_LINE.sub("", text)
+
+
 def notebook_of(path: Path):
-    """A text as a notebook without outputs and pictures, the same for the same text."""
+    """A text as a notebook without outputs and pictures. Cell ids depend only on the order of the cells."""
     jupytext = required("jupytext")
     try:
         text = files.read_plain(path).decode()
@@ -65,51 +76,12 @@ def notebook_of(path: Path):
     return notebook
 
 
+def read_notebook(path: Path):
+    return required("nbformat").read(path, 4)
+
+
 def written(notebook) -> str:
-    """A notebook as the text of its file: a line of a cell is a line of the file."""
     return required("nbformat").writes(notebook) + "\n"
-
-
-def pair(paths: list[Path]) -> None:
-    """Write the notebook of every text."""
-    for path in paths:
-        write(paired(path), path.with_suffix(".ipynb"))
-
-
-def paired(path: Path):
-    """A text as the notebook that is committed beside it: with the outputs that this has, if its code is the same."""
-    notebook, made = notebook_of(path), path.with_suffix(".ipynb")
-    shown = required("nbformat").read(made, 4) if made.exists() else notebook
-    if code_digest(shown) == code_digest(notebook):
-        take_outputs(shown, notebook)
-    return notebook
-
-
-def take_outputs(executed, notebook) -> None:
-    """Give the code cells of a notebook the outputs of another with the same code, and where these were made."""
-    for cell, its in zip(code_cells(notebook), code_cells(executed), strict=True):
-        cell.outputs, cell.execution_count = its.outputs, its.execution_count
-    if "course" in executed.metadata:
-        notebook.metadata["course"] = executed.metadata["course"]
-
-
-def show_outputs(path: Path, executed: Path) -> None:
-    """Put the outputs of an executed chapter, made small, into the notebook that is committed."""
-    from bench.course.light import made_light
-
-    notebook = notebook_of(path)
-    take_outputs(made_light(required("nbformat").read(executed, 4)), notebook)
-    notebook.metadata["course"].pop("text")  # which changes with every word
-    write(notebook, path.with_suffix(".ipynb"))
-
-
-def code_cells(notebook) -> list:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def code_digest(notebook) -> str:
-    """Which code a notebook has, whatever its words."""
-    return hashlib.sha256("\0".join(cell.source for cell in code_cells(notebook)).encode()).hexdigest()
 
 
 def write(notebook, path: Path) -> None:
@@ -117,59 +89,127 @@ def write(notebook, path: Path) -> None:
         temporary.write_text(written(notebook))
 
 
-def kernel_command() -> list[str]:
-    """A kernel of the Python that runs this, whatever kernel specs the user has.
+def paired(path: Path):
+    """The notebook to commit beside a text: with the outputs of the committed one if the code is the same."""
+    notebook, committed = notebook_of(path), path.with_suffix(".ipynb")
+    if committed.exists() and code_digest(old := read_notebook(committed)) == code_digest(notebook):
+        take_outputs(old, notebook)
+    return notebook
 
-    Only its errors are logged: it would warn that it speaks over TCP, which is this machine's own.
+
+def pair(paths: list[Path]) -> None:
+    for path in paths:
+        write(paired(path), path.with_suffix(".ipynb"))
+
+
+def take_outputs(executed, notebook) -> None:
+    """Copy the outputs of a notebook, and where it was executed, to another one with the same code."""
+    for cell, source in zip(code_cells(notebook), code_cells(executed), strict=True):
+        cell.outputs, cell.execution_count = source.outputs, source.execution_count
+    if "course" in executed.metadata:
+        notebook.metadata["course"] = executed.metadata["course"]
+
+
+def show_outputs(path: Path, executed: Path) -> None:
+    """Write the outputs of an executed chapter, made smaller, to the committed notebook."""
+    notebook, source = notebook_of(path), read_notebook(executed)
+    for cell in source.cells:
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                output["text"] = without_own_folder(output["text"])
+            for kind, data in output.get("data", {}).items():
+                output["data"][kind] = few_colours(data) if kind == "image/png" else without_own_folder(data)
+    take_outputs(source, notebook)
+    notebook.metadata["course"].pop("text")  # it changes with every word
+    write(notebook, path.with_suffix(".ipynb"))
+
+
+def few_colours(png: str) -> str:
+    """A base64 PNG, reduced to COLOURS colours and WIDTH pixels."""
+    from PIL import Image
+
+    small = io.BytesIO()
+    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    picture.thumbnail((WIDTH, picture.height), Image.Resampling.LANCZOS)
+    few = picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)  # keeps the marks' hues
+    few.save(small, "PNG", optimize=True)
+    return base64.b64encode(small.getvalue()).decode()
+
+
+def without_own_folder(text: str) -> str:
+    """Make paths relative to the project, its environment or Python."""
+    if not isinstance(text, str):
+        return text
+    for folder in (PROJECT, Path(sys.prefix).resolve(), Path(sys.base_prefix)):
+        text = text.replace(f"{folder}/", "")
+    return text.replace(str(PROJECT), ".")
+
+
+def code_cells(notebook) -> list:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def code_digest(notebook) -> str:
+    return hashlib.sha256("\0".join(cell.source for cell in code_cells(notebook)).encode()).hexdigest()
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# --- Execution --------------------------------------------------------------------------------------------------------
+
+
+def kernel_command() -> list[str]:
+    """A kernel of this Python, independent of the user's kernel specs.
+
+    Log level 40: otherwise it warns about TCP, which is local here.
     """
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     return [*command, "--IPKernelApp.log_level=40"]
 
 
 def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
-    """Run a chapter from top to bottom in a fresh kernel of this Python; returns the notebook with its outputs.
+    """Run a chapter in a fresh kernel; returns the notebook with its outputs.
 
-    quick: at the small sizes. Raises RunFailed with the cell's error; the notebook is written all the same, up to that
-    cell, and is then not ``is_current``. Neither the kernel nor a process that a cell has started is left, also on
-    Ctrl-C.
+    quick: with small sizes. Raises RunFailed with the cell's error; the notebook then has the outputs up to that cell
+    and is not ``is_current``. No kernel and no process of a cell is left, even after Ctrl-C.
     """
-    nbformat = required("nbformat")
     to.mkdir(parents=True, exist_ok=True)
     executed = to / f"{path.stem}.ipynb"
     executed.write_text(written(notebook_of(path)))
-    try:
-        run_cells(executed, path.parent, {"COURSE_QUICK": str(int(quick))})
-    except RunFailed as error:
-        raise RunFailed(f"{path.name}: {error}; see {executed}") from None
-    notebook = nbformat.read(executed, 4)
+    command = [sys.executable, "-m", "bench.course.notebook", str(executed.resolve()), str(path.parent)]
+    command += [str(CELL_LIMIT_S), str(START_LIMIT_S)]
+    required("nbclient")
+    variables = {"COURSE_QUICK": str(int(quick)), **own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    with tempfile.TemporaryFile("w+") as output:
+        code = tree.run(command, alone_s=tree.GRACE_S, env=os.environ | variables, stdout=output, stderr=output,
+                        tied=True)  # fmt: skip
+        output.seek(0)
+        lines = [line for line in output.read().splitlines() if line.strip()]
+    if code:
+        reasons = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)] or lines
+        reason = reasons[-1] if reasons else f"nothing was said, and the exit code is {code}"
+        raise RunFailed(f"{path.name}: {reason}; see {executed}")
+    notebook = read_notebook(executed)
     notebook.metadata["course"] = {"text": digest(path), "quick": quick, "where": where()}
     write(notebook, executed)
     return executed
 
 
-def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
-    """Execute a notebook in place, in a fresh kernel. folder: the kernel's. Raises RunFailed in one line."""
-    required("nbclient")
-    command = [sys.executable, "-m", "bench.course.notebook", str(notebook.resolve()), str(folder)]
-    command += [str(CELL_LIMIT_S), str(START_LIMIT_S)]
-    environment = {**os.environ, **variables, **own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-    with tempfile.TemporaryFile("w+") as output:
-        how = {"env": environment, "stdout": output, "stderr": output, "tied": True}
-        code = tree.run(command, alone_s=tree.GRACE_S, **how)
-        output.seek(0)
-        lines = [line for line in output.read().splitlines() if line.strip()]
-    if code:
-        said = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)] or lines
-        raise RunFailed(said[-1] if said else f"nothing was said, and the exit code is {code}")
-
-
-def digest(path: Path) -> str:
-    """Which text a notebook was made from."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def where() -> str:
+    """Date, CPU, cores and versions of an execution, in one line."""
+    versions = []
+    for package in ("torch", "horovod"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{package} {importlib.metadata.version(package).partition('+')[0]}")
+    cores = environment.cores_in_words(environment.usable_cores())
+    parts = [time.strftime("%Y-%m-%d"), environment.describe_machine()["cpu_model"], cores, *versions]
+    return ", ".join(map(str, filter(None, parts)))
 
 
 def is_current(path: Path, quick: bool = False, to: Path = BUILD) -> bool:
-    """Whether a text has been executed to its end as it is now. quick: the small sizes are enough."""
+    """Whether the text as it is now has been executed to its end. quick: small sizes are enough."""
     with contextlib.suppress(OSError, json.JSONDecodeError, AttributeError):
         made = json.loads((to / f"{path.stem}.ipynb").read_text())["metadata"].get("course", {})
         return made.get("text") == digest(path) and (quick or not made["quick"])
@@ -177,16 +217,16 @@ def is_current(path: Path, quick: bool = False, to: Path = BUILD) -> bool:
 
 
 def to_show(path: Path, quick: bool = False, to: Path = BUILD) -> Path | None:
-    """The notebook with the outputs of a text: one that was executed here, or else the committed one, or none."""
+    """The notebook with a text's outputs: executed here, or else the committed one; None if neither has them."""
     if is_current(path, quick, to):
         return to / f"{path.stem}.ipynb"
-    made = path.with_suffix(".ipynb")
-    shows = made.exists() and "course" in (notebook := required("nbformat").read(made, 4)).metadata
-    return made if shows and code_digest(notebook) == code_digest(notebook_of(path)) else None
+    committed = path.with_suffix(".ipynb")
+    shows = committed.exists() and "course" in (notebook := read_notebook(committed)).metadata
+    return committed if shows and code_digest(notebook) == code_digest(notebook_of(path)) else None
 
 
 def shown(path: Path, quick: bool = False, to: Path = BUILD) -> Path:
-    """The notebook with the outputs of a text; where there is none, it is executed. Raises RunFailed as ``execute``."""
+    """As ``to_show``, but executes a text without outputs. Raises RunFailed as ``execute``."""
     found = to_show(path, quick, to)
     if found is None:
         started = time.monotonic()
@@ -195,24 +235,8 @@ def shown(path: Path, quick: bool = False, to: Path = BUILD) -> Path:
     return found
 
 
-def where() -> str:
-    """When and on what a chapter was executed, in one line."""
-    machine = environment.describe_machine()
-    versions = [f"{name} {version(name)}" for name in ("torch", "horovod") if version(name)]
-    cores = environment.cores_in_words(environment.usable_cores())
-    parts = [time.strftime("%Y-%m-%d"), machine["cpu_model"], cores, *versions]
-    return ", ".join(map(str, filter(None, parts)))
-
-
-def version(package: str) -> str | None:
-    """The version of an installed package, without the part that says how it was built."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package).partition("+")[0]
-    return None
-
-
 def required(module: str):
-    """A module of the notebooks extra. Raises UserError when it is missing."""
+    """Import a module of the notebooks extra. Raises UserError when it is missing."""
     sys.modules.setdefault(ADDRESSES, None)
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.import_module(module)
@@ -220,24 +244,19 @@ def required(module: str):
 
 
 def run(names: str | None, quick: bool, only_pair: bool, outputs: bool) -> int:
-    """The command: pair, then execute every chapter and say how long each took. Returns the exit code.
-
-    outputs: what the cells gave goes into the committed notebooks. Raises UserError with ``quick`` or ``only_pair``.
-    """
+    """`bench notebooks`: pair, then execute every chapter. outputs: update the committed notebooks."""
     if outputs and (quick or only_pair):
         raise UserError("the committed outputs are those of the full sizes: OUTPUTS=1 without QUICK and PAIR")
     wanted = chapters(names)
     pair(wanted)
-    if only_pair:
-        return 0
-    broken = 0
-    for path in wanted:
-        started = time.monotonic()
+    failed = False
+    for path in [] if only_pair else wanted:
+        started, reason = time.monotonic(), ""
         try:
-            executed, said = execute(path, quick=quick), ""
+            executed = execute(path, quick=quick)
             if outputs:
                 show_outputs(path, executed)
         except RunFailed as error:
-            executed, said, broken = BUILD / f"{path.stem}.ipynb", f"  failed: {error}", broken + 1
-        print(f"{time.monotonic() - started:6.1f} s  {executed.relative_to(PROJECT)}{said}", flush=True)
-    return int(broken > 0)
+            executed, reason, failed = BUILD / f"{path.stem}.ipynb", f"  failed: {error}", True
+        print(f"{time.monotonic() - started:6.1f} s  {executed.relative_to(PROJECT)}{reason}", flush=True)
+    return int(failed)

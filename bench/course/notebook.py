@@ -1,9 +1,7 @@
-"""``python -m bench.course.notebook NOTEBOOK FOLDER …``: run the cells of a notebook in a fresh kernel, in place.
+"""``python -m bench.course.notebook NOTEBOOK FOLDER CELL_LIMIT_S START_LIMIT_S``: execute a notebook in place.
 
-A process of its own, so that the caller can end it with all that is below it, and holds neither
-the kernel's sockets nor the handlers that nbclient sets for signals. The notebook is written with the outputs of all
-cells that ran. What went wrong is one line on standard output that begins with FAILED, and exit code 1: other lines may
-follow it, of an exit handler of nbclient that complains of a kernel which never was.
+A separate process, so that the caller can end it with everything below it. An error is one line on standard output
+that starts with FAILED, and exit code 1; nbclient's exit handlers may print more lines after it.
 """
 
 import sys
@@ -16,44 +14,36 @@ exceptions = nbclient.exceptions
 
 
 def main(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int:
-    """Returns the exit code. folder: where the kernel works. The limits are of one cell, and of the kernel's start."""
-    notebook = nbformat.read(path, 4)
-    client = nbclient.NotebookClient(
-        notebook, timeout=cell_limit_s, startup_timeout=start_limit_s, km=manager(), coalesce_streams=True,
-        resources={"metadata": {"path": str(folder)}},
-    )  # fmt: skip
-    try:
-        client.execute()
-    except exceptions.CellExecutionError as error:
-        said = f"{error.ename}: {first_line(error.evalue)}"
-    except exceptions.CellTimeoutError:
-        said = f"a cell took longer than {cell_limit_s} s"
-    except exceptions.DeadKernelError:
-        said = "the kernel died: out of memory, or a crash in a library"
-    except RuntimeError as error:
-        if "Kernel" not in str(error):
-            raise
-        said = f"the kernel did not start within {start_limit_s} s: is this machine very busy?"
-    else:
-        return 0
-    finally:
-        nbformat.write(notebook, path)
-    print(f"{FAILED}{said}", flush=True)
-    return 1
-
-
-def first_line(text: str) -> str:
-    return (text.splitlines() or [""])[0]
-
-
-def manager():
+    """Returns the exit code. folder: the kernel's working folder."""
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
     class Manager(AsyncKernelManager):
         kernel_spec = KernelSpec(argv=kernel_command(), display_name="Python 3", language="python")
 
-    return Manager(kernel_name="python3")
+    notebook = nbformat.read(path, 4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=cell_limit_s, startup_timeout=start_limit_s, km=Manager(kernel_name="python3"),
+        coalesce_streams=True, resources={"metadata": {"path": str(folder)}},
+    )  # fmt: skip
+    try:
+        client.execute()
+    except exceptions.CellExecutionError as error:
+        reason = f"{error.ename}: {(error.evalue.splitlines() or [''])[0]}"
+    except exceptions.CellTimeoutError:
+        reason = f"a cell took longer than {cell_limit_s} s"
+    except exceptions.DeadKernelError:
+        reason = "the kernel died: out of memory, or a crash in a library"
+    except RuntimeError as error:
+        if "Kernel" not in str(error):
+            raise
+        reason = f"the kernel did not start within {start_limit_s} s: is this machine very busy?"
+    else:
+        return 0
+    finally:
+        nbformat.write(notebook, path)
+    print(f"{FAILED}{reason}", flush=True)
+    return 1
 
 
 if __name__ == "__main__":

@@ -15,17 +15,19 @@ from bench.process.heartbeat import StatusWriter
 
 def main() -> None:
     """``python -m bench.course.rank RUN_DIR``, with a rank in the environment."""
-    gc.disable()  # until torch is there: see bench/training/task.py
+    gc.disable()  # until torch is imported: see bench/training/task.py
     live(Path(sys.argv[1]), int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0"))))
 
 
 def live(run_dir: Path, rank: int, before: Callable[[Path, int], None] | None = None) -> None:
     """Never returns: the guard ends the process. before: called before the rank joins the others."""
-    with Guard(run_dir, rank, in_log=False) as guard:  # the notebook shows the first error, and not all of them
+    with Guard(run_dir, rank, in_log=False) as guard:  # the notebook shows the first error only
+        import cloudpickle
+
         guard.status = StatusWriter(run_dir, rank)
         guard.status.phase("joining the group")
         function, arguments, engine, sources = pickle.loads((run_dir / "call").read_bytes())
-        for name, lines in sources.items():  # a traceback can show the cell's lines
+        for name, lines in sources.items():  # so that a traceback shows the cell's lines
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
         join, leave = ENGINES[engine]
         if before:
@@ -36,57 +38,45 @@ def live(run_dir: Path, rank: int, before: Callable[[Path, int], None] | None = 
         guard.status.phase("running")
         result = function(*arguments)
         guard.status.phase("collecting results")
-        write_result(run_dir / f"result{rank}", result)
+        try:
+            (run_dir / f"result{rank}").write_bytes(cloudpickle.dumps(result))
+        except Exception as error:
+            kind = type(result).__name__
+            raise UserError(f"what the function returns ({kind}) cannot be sent back: {error}") from None
         leave()
 
 
 def join_torch() -> None:
-    """The default process group: Gloo for tensors on CPUs, NCCL for those on GPUs."""
     import torch.distributed as dist
 
     dist.init_process_group()
 
 
 def leave_torch() -> None:
-    """All ranks leave together: none takes away a server that another still uses."""
     import torch.distributed as dist
 
     if dist.is_initialized():
-        dist.barrier()
+        dist.barrier()  # rank 0's store must not end while another rank uses it
         dist.destroy_process_group()
 
 
 def join_horovod() -> None:
-    """Horovod's background thread starts, and agrees with the others."""
     import horovod.torch as hvd
 
     hvd.init()
 
 
 def leave_horovod() -> None:
-    """Horovod waits for the others by itself."""
     import horovod.torch as hvd
 
     hvd.shutdown()
 
 
-# What an engine needs before the function and after it.
 ENGINES = {
     "torch": (join_torch, leave_torch),
     "horovod": (join_horovod, leave_horovod),
     "bare": (lambda: None, lambda: None),
 }
-
-
-def write_result(path: Path, result) -> None:
-    """Raises UserError when the result cannot leave the process."""
-    import cloudpickle
-
-    try:
-        path.write_bytes(cloudpickle.dumps(result))
-    except Exception as error:
-        kind = type(result).__name__
-        raise UserError(f"what the function returns ({kind}) cannot be sent back: {error}") from None
 
 
 if __name__ == "__main__":

@@ -1,24 +1,24 @@
-"""A function of a notebook on N ranks: fresh processes, output marked by rank, results back, errors in the cell.
+"""``run_on_ranks``: a function of a notebook on N fresh processes, output marked by rank, results back.
 
-A notebook must not fork its kernel: a CUDA device cannot be used again in the copy, and the copy would inherit the
-kernel's random numbers. So the function travels in a file, to processes that the project's launcher starts, watches
-and ends; what it returns comes back in a file, too. In a notebook the ranks are forked from a process that stays
-(bench/course/warm.py).
+A notebook must not fork its kernel: a copy could not use CUDA, and would share the kernel's random numbers. So the
+pickled function goes through a file to processes of the project's launcher, and the results come back through files.
+In a notebook the ranks are forked from a preloaded process (bench/course/warm.py).
 """
 
 import contextlib
 import json
+import linecache
 import os
 import pickle
 import re
 import signal
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.course import stand_in, warm
-from bench.course.output import RankOutput
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
 from bench.launch import supervise
@@ -30,8 +30,17 @@ from bench.measure import steady
 from bench.measure.environment import usable_cores
 from bench.process.guard import error_path
 
-RANK_PROGRAM = "bench.course.rank"
-STARTING_S = 120.0  # for torch to be imported and the ranks to meet, on a busy machine
+STARTING_S = 120.0  # to import torch and join the group, on a busy machine
+# engine -> modules that the preloaded process imports for it, besides torch
+ENGINES = {"torch": (), "bare": (), "horovod": ("horovod.torch",)}
+MOST_LINES = 500  # of one rank, so that a printing loop does not fill the notebook
+MOST_BYTES = 64 * 2**20  # of one rank, so that it does not fill the disk
+WIDEST = 2000  # characters of a line
+# Hidden: our frames below the notebook's function, and what Horovod and Gloo log when another rank has gone (the
+# exception that follows says the same).
+OUR_FRAMES = re.compile(r'  File "[^"\n]*bench/course/rank\.py", line .*\n(?:    .*\n)*')
+ECHO = re.compile(r"^\[.*(Horovod background loop uncaught exception|\] Gloo connectFullMesh failed)")
+SOURCE_PLACE = re.compile(r"\[/\S+\.(?:cc|cpp|h|hpp):\d+\] ")
 
 
 def run_on_ranks(
@@ -42,27 +51,37 @@ def run_on_ranks(
     timeout: float = 60.0,
     quiet: bool = False,
 ) -> list:
-    """Call ``function(*arguments)`` on every one of ``num_ranks`` fresh processes; returns the results by rank.
+    """Call ``function(*arguments)`` on ``num_ranks`` fresh processes; returns the results by rank.
 
-    engine: "torch", the ranks have joined the default process group when the function begins (Gloo for CPU tensors,
-    and NCCL for those on GPUs); "bare", only RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set;
-    "horovod", started by horovodrun, and ``hvd.init()`` has been called. timeout: seconds for the function, counted
-    from when every rank has begun. quiet: print nothing of what the ranks print.
+    engine: "torch": the ranks have joined the default process group (Gloo for CPU tensors, NCCL for GPU tensors);
+    "bare": only RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set; "horovod": started by horovodrun,
+    after ``hvd.init()``. timeout: seconds for the function, from when all ranks have started it. quiet: hide output.
 
-    Raises UserError when the function, its arguments or its result cannot travel, or Horovod is missing; RunFailed when
-    a rank raises, dies, or is not back in time: its ``failure`` holds rank, kind, message and traceback. An interrupt
-    of the kernel stays one. No process and no file is left behind.
+    Raises UserError when the function, its arguments or its result cannot be pickled, or Horovod is missing; RunFailed
+    when a rank raises, dies or is late: its ``failure`` holds rank, kind, message and traceback. No process and no
+    file is left.
     """
-    check(num_ranks, engine, timeout)
+    if engine not in ENGINES:
+        raise UserError(f"unknown engine={engine!r}: choose one of {', '.join(ENGINES)}")
+    if not isinstance(num_ranks, int) or not 1 <= num_ranks <= 64:
+        raise UserError(f"num_ranks={num_ranks!r}: give a whole number from 1 to 64")
+    if not timeout > 0:
+        raise UserError(f"timeout={timeout!r}: give a number of seconds above 0")
+    import cloudpickle
+
     files = cell_files()
-    call = packed((function, arguments, engine, sources(files)))
+    sources = {name: linecache.getlines(name) for name in files if name.endswith(".py")}  # for the ranks' tracebacks
+    try:
+        call = cloudpickle.dumps((function, arguments, engine, sources))
+    except Exception as error:
+        raise UserError(f"the function cannot be sent to other processes: {error}") from None
     with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
         run_dir = Path(folder)
         output = RankOutput(run_dir, num_ranks, quiet, files)
         (run_dir / "call").write_bytes(call)
         try:
             with node_for(engine, num_ranks, run_dir) as node:
-                command, variables = START[engine](run_dir, num_ranks, timeout, isinstance(node, warm.WarmNode))
+                command, variables = start_command(engine, run_dir, num_ranks, timeout, isinstance(node, warm.WarmNode))
                 environment = {**os.environ, **common_variables(num_ranks), **variables}
                 supervise.run(
                     [node], lambda node: node.start(command, environment), run_dir, timeout, output.show,
@@ -74,111 +93,34 @@ def run_on_ranks(
             raise
         except RunFailed as error:
             raise failure_of(error, output, run_dir, num_ranks) from None
-        return [result_of(run_dir, rank) for rank in range(num_ranks)]
+        return [read_result(run_dir, rank) for rank in range(num_ranks)]
 
 
 @contextlib.contextmanager
 def node_for(engine: str, num_ranks: int, run_dir: Path) -> Iterator[Node]:
-    """The node that starts the ranks of a call: from the process that stays, or afresh."""
+    """The node that starts the ranks: from the preloaded process if it is free, or else as new programs."""
     placement = Placement(range(num_ranks))
     if not warm.wanted() or not warm.free.acquire(blocking=False):
         yield Node(placement, run_dir)
         return
     try:
-        yield warm.WarmNode(placement, run_dir, PRELOADED.get(engine, ()))
+        yield warm.WarmNode(placement, run_dir, ENGINES[engine])
     finally:
         warm.free.release()
 
 
-def failure_of(error: RunFailed, output: RankOutput, run_dir: Path, num_ranks: int) -> BaseException:
-    """Print what the ranks have left to say; returns the failure in the words of the notebook."""
-    failure = error.failure
-    kind, rank = failure["kind"], failure["rank"]
-    if kind == "interrupted":
-        return KeyboardInterrupt()
-    if kind not in ("hung", "flooded"):  # a rank that hangs has written its stacks to the log
-        output.finish()
-        output.tell_errors(list(reports(run_dir, num_ranks)), rank if kind == "raised" else None)
-    if kind == "launcher" and not output.quiet:
-        print(failure["traceback"], flush=True)
-    message = how_it_ended(run_dir, rank) if kind == "killed" else ""
-    message = message or failure["message"].replace("(TIMEOUT)", "(timeout=)").replace("TIMEOUT", "timeout=")
-    trace = output.with_cell_names(failure["traceback"])
-    message = output.with_cell_names(message) + place(trace, kind)
-    failed = RunFailed(message)
-    failed.failure = failure | {"message": message, "traceback": trace}
-    return failed
-
-
-def reports(run_dir: Path, num_ranks: int) -> Iterator[dict]:
-    """What each rank that raised has left."""
-    for rank in range(num_ranks):
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-            report = json.loads(error_path(run_dir, rank).read_text())
-            if report["traceback"]:  # not one that was told to end
-                yield report
-
-
-def how_it_ended(run_dir: Path, rank: int) -> str:
-    """In words, for a rank that is gone without having said why. Empty where our starter has not seen it end."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        code = int((run_dir / f"ended{rank}").read_text())
-        if code >= 0:
-            return f"rank {rank} ended with exit code {code} before the function returned"
-        name = signal.Signals(-code).name
-        return f"rank {rank} was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-    return ""
-
-
-def place(trace: str, kind: str) -> str:
-    """Where in the notebook a rank raised: the innermost of its cells' lines.
-
-    >>> place('  File "cell [3]", line 2, in f\\n    g()\\n  File "/a/b.py", line 7, in g\\n', "raised")
-    ' (cell [3], line 2, in f)'
-    """
-    found = re.findall(r'File "(cell \[\d+\])", line (\d+), in (\S+)', trace) if kind == "raised" else []
-    return f" ({found[-1][0]}, line {found[-1][1]}, in {found[-1][2]})" if found else ""
-
-
-def check(num_ranks: int, engine: str, timeout: float) -> None:
-    """Raise UserError for a call that cannot work."""
-    if engine not in START:
-        raise UserError(f"unknown engine={engine!r}: choose one of {', '.join(START)}")
-    if not isinstance(num_ranks, int) or not 1 <= num_ranks <= 64:
-        raise UserError(f"num_ranks={num_ranks!r}: give a whole number from 1 to 64")
-    if not timeout > 0:
-        raise UserError(f"timeout={timeout!r}: give a number of seconds above 0")
-
-
-def packed(call: tuple) -> bytes:
-    """A call as bytes: functions of a notebook go by value, with the globals that they use."""
-    import cloudpickle
-
-    try:
-        return cloudpickle.dumps(call)
-    except Exception as error:
-        raise UserError(f"the function cannot be sent to other processes: {error}") from None
-
-
-def start_ranks(run_dir: Path, num_ranks: int, timeout: float, forked: bool) -> tuple[list[str], dict[str, str]]:
-    """By our own starter; the ranks meet at a port of this machine. forked: they need no command."""
+def start_command(engine: str, run_dir: Path, num_ranks: int, timeout: float, forked: bool):
+    """The command of the ranks' launcher, and its variables. forked: the ranks come from the preloaded process, and
+    horovodrun starts a stand-in for each, which passes its variables on."""
+    if engine == "horovod":
+        program = ["-S", "-E", stand_in.__file__] if forked else ["-m", "bench.course.rank"]
+        command = horovodrun.start(num_ranks, [*program, str(run_dir)])
+        return command, {horovodrun.GLOO_TIMEOUT: str(int(timeout + STARTING_S))}
     command = [] if forked else [sys.executable, "-m", "bench.course.start", str(run_dir), str(num_ranks)]
     return command, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_ranks)}
 
 
-def start_horovod(run_dir: Path, num_ranks: int, timeout: float, forked: bool) -> tuple[list[str], dict[str, str]]:
-    """By horovodrun. forked: it starts a stand-in for each rank, which hands it its variables."""
-    program = ["-S", "-E", stand_in.__file__] if forked else ["-m", RANK_PROGRAM]
-    command = horovodrun.start(num_ranks, [*program, str(run_dir)])
-    return command, {horovodrun.GLOO_TIMEOUT: str(int(timeout + STARTING_S))}
-
-
-START = {"torch": start_ranks, "bare": start_ranks, "horovod": start_horovod}
-PRELOADED = {"horovod": ("horovod.torch",)}
-
-
 def common_variables(num_ranks: int) -> dict[str, str]:
-    """What every rank gets: its share of the threads, and where this code is."""
     return {
         **thread_variables(max(1, usable_cores() // num_ranks)),
         "PYTHONUNBUFFERED": "1",
@@ -188,29 +130,145 @@ def common_variables(num_ranks: int) -> dict[str, str]:
     }
 
 
-def result_of(run_dir: Path, rank: int):
-    """What the function returned on a rank. Raises UserError when it cannot be read here."""
-    try:
-        return pickle.loads((run_dir / f"result{rank}").read_bytes())
-    except FileNotFoundError:
-        message = f"rank {rank} ended before the function returned"
-        failed = RunFailed(message)
-        failed.failure = {"rank": rank, "kind": "killed", "message": message, "traceback": ""}
-        raise failed from None
-    except Exception as error:
-        raise UserError(f"what the function returned on rank {rank} cannot be read here: {error}") from None
-
-
 def cell_files() -> dict[str, str]:
-    """The files that stand for a notebook's cells in tracebacks: name -> "cell [5]". Empty outside of IPython, and in a
-    version that keeps them elsewhere: then a traceback names the file."""
+    """File names of cells in tracebacks -> "cell [5]". Empty outside IPython, and in versions that keep them
+    elsewhere: tracebacks then name the file."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     names = getattr(getattr(shell, "compile", None), "_filename_map", {})
     return {name: f"cell [{count}]" for name, count in names.items()}
 
 
-def sources(files: dict[str, str]) -> dict[str, list[str]]:
-    """The text of the cells, so that a rank's traceback can show the line that raised."""
-    import linecache
+# --- Results and failures ---------------------------------------------------------------------------------------------
 
-    return {name: linecache.getlines(name) for name in files if re.search(r"\.py$", name)}
+
+def read_result(run_dir: Path, rank: int):
+    try:
+        return pickle.loads((run_dir / f"result{rank}").read_bytes())
+    except FileNotFoundError:
+        raise failed(rank, "killed", f"rank {rank} ended before the function returned") from None
+    except Exception as error:
+        raise UserError(f"what the function returned on rank {rank} cannot be read here: {error}") from None
+
+
+def failed(rank: int, kind: str, message: str, trace: str = "") -> RunFailed:
+    error = RunFailed(message)
+    error.failure = {"rank": rank, "kind": kind, "message": message, "traceback": trace}
+    return error
+
+
+def failure_of(error: RunFailed, output: "RankOutput", run_dir: Path, num_ranks: int) -> BaseException:
+    """Print the ranks' remaining output; returns the failure with the cells' numbers."""
+    failure = error.failure
+    kind, rank, message = failure["kind"], failure["rank"], failure["message"]
+    if kind == "interrupted":
+        return KeyboardInterrupt()
+    if kind not in ("hung", "flooded"):  # a rank that hangs has written its stacks to the log
+        output.finish()
+        output.print_errors(read_reports(run_dir, num_ranks), rank if kind == "raised" else None)
+    if kind == "launcher" and not output.quiet:
+        print(failure["traceback"], flush=True)
+    if kind == "killed":
+        message = how_it_ended(run_dir, rank) or message
+    message = message.replace("(TIMEOUT)", "(timeout=)").replace("TIMEOUT", "timeout=")
+    message, trace = output.with_cell_names(message), output.with_cell_names(failure["traceback"])
+    places = re.findall(r'File "(cell \[\d+\])", line (\d+), in (\S+)', trace) if kind == "raised" else []
+    if places:
+        cell, line, name = places[-1]  # the innermost one
+        message += f" ({cell}, line {line}, in {name})"
+    return failed(rank, kind, message, trace)
+
+
+def read_reports(run_dir: Path, num_ranks: int) -> list[dict]:
+    """The errors that ranks have raised, as Guard writes them; without ranks that were told to end."""
+    reports = []
+    for rank in range(num_ranks):
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            reports.append(json.loads(error_path(run_dir, rank).read_text()))
+    return [report for report in reports if report["traceback"]]
+
+
+def how_it_ended(run_dir: Path, rank: int) -> str:
+    """How a rank ended that left no error, in words. Empty if bench.course.start has not seen it end."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        code = int((run_dir / f"ended{rank}").read_text())
+        if code >= 0:
+            return f"rank {rank} ended with exit code {code} before the function returned"
+        name = signal.Signals(-code).name
+        return f"rank {rank} was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return ""
+
+
+# --- Output -----------------------------------------------------------------------------------------------------------
+
+
+class RankOutput:
+    """Prints the ranks' logs as they grow. Call ``show`` a few times per second, and ``finish`` at the end.
+
+    files: as ``cell_files`` returns them.
+    """
+
+    def __init__(self, run_dir: Path, num_ranks: int, quiet: bool = False, files: dict[str, str] | None = None):
+        self.logs = [Path(run_dir) / f"rank{rank}.log" for rank in range(num_ranks)]
+        self.read = [0] * num_ranks  # bytes
+        self.lines = [0] * num_ranks
+        self.quiet, self.files = quiet, files or {}
+
+    def show(self, beats: object = None, rows: object = None) -> None:
+        """Print the complete new lines. beats, rows: what ``supervise`` passes. Raises RunFailed above MOST_BYTES."""
+        for rank, log in enumerate(self.logs):
+            if log.exists() and log.stat().st_size > MOST_BYTES:
+                message = f"rank {rank} has printed more than {MOST_BYTES >> 20} MiB, and was stopped"
+                raise failed(rank, "flooded", message)
+            self.print_new(rank, log)
+
+    def finish(self) -> None:
+        """Print the rest, including a last line without an end."""
+        self.show()
+        for rank, log in enumerate(self.logs):
+            self.print_new(rank, log, rest=True)
+
+    def print_new(self, rank: int, log: Path, rest: bool = False) -> None:
+        if self.quiet or self.lines[rank] > MOST_LINES or not log.exists():
+            return
+        with log.open("rb") as file:
+            file.seek(self.read[rank])
+            text = file.read()
+        if not rest:
+            text = text[: text.rfind(b"\n") + 1]
+        if not text:
+            return
+        self.read[rank] += len(text)
+        printed = []
+        for line in self.with_cell_names(text.decode(errors="replace").removesuffix("\n")).split("\n"):
+            if ECHO.match(line):
+                continue
+            self.lines[rank] += 1
+            if self.lines[rank] <= MOST_LINES:
+                printed.append(line if len(line) <= WIDEST else f"{line[:WIDEST]}…")
+            elif self.lines[rank] == MOST_LINES + 1:
+                printed.append(f"… more than {MOST_LINES} lines: the others are not shown")
+        self.print(rank, printed)
+
+    def print(self, rank: int, lines: list[str]) -> None:
+        if lines and not self.quiet:  # one call, because each is a message to the notebook
+            print(*(f"[rank {rank}] {line}".rstrip() for line in lines), sep="\n", flush=True)
+
+    def print_errors(self, reports: list[dict], first: int | None) -> None:
+        """Print the traceback of the rank that failed first, and one line of every rank that failed because of it.
+
+        first: None when no rank is the cause.
+        """
+        for report in sorted(reports, key=lambda r: r["rank"] != first):
+            if report["rank"] == first:
+                self.print(first, self.with_cell_names(report["traceback"]).rstrip().split("\n"))
+            else:
+                why = textwrap.shorten(SOURCE_PLACE.sub("", report["message"]), 110, placeholder=" …")
+                self.print(report["rank"], [f"stopped, too: {why}"])
+
+    def with_cell_names(self, text: str) -> str:
+        """A text with cell numbers for the cells' files, and without our own frames."""
+        text = OUR_FRAMES.sub("", text)
+        for name, cell in self.files.items():
+            path = Path(name)
+            text = text.replace(name, cell).replace(f"{path.parent.name}/{path.name}", cell)
+        return text

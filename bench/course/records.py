@@ -1,4 +1,4 @@
-"""Committed records for a chapter: measured once, on a named machine, and never on the reader's."""
+"""Committed records for a chapter: measured once on a named machine, never on the reader's."""
 
 import functools
 
@@ -16,39 +16,37 @@ REFERENCE = PROJECT / "results" / "reference"
 
 
 def reference(study: str, device: str = "cpu", which: int = -1, about: str | None = None) -> Suite | None:
-    """A committed suite of a study: "compare", "weak", "accuracy", …
+    """A committed suite of a study ("compare", "weak", …); None if there is none (see ``no_gpu_record``).
 
-    device: "cpu" or "cuda". which: of several, by age; the newest without it. about: only suites about this, as in
-    "dp-workers" of a replay, or "local-norm" of a lab. None where none is committed: say so with ``no_gpu_record``.
-    Raises UserError for a study that there is not.
+    device: "cpu" or "cuda". which: index by age, newest by default. about: only suites with this subject, e.g.
+    "dp-workers" of a replay. Raises UserError for an unknown study.
     """
     found = [suite for suite in references(study, device) if about is None or study_of(suite).about(suite) == about]
     return found[which] if found else None
 
 
 def references(study: str, device: str = "cpu", networks: bool = False) -> list[Suite]:
-    """All committed suites of a study on a device that were not disturbed, oldest first, but for those of programs that
-    a person chose. networks: instead those that were measured over a network that has a name, as the cluster's of one
-    machine. Raises UserError for a study that there is not."""
+    """All undisturbed committed suites of a study with its default arms, oldest first.
+
+    networks: instead the suites measured over a named network. Raises UserError for an unknown study.
+    """
     if study not in STUDIES or device not in ("cpu", "cuda"):
         raise UserError(f"no suite is called {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
     found = [suite for suite in suites_named(study) if suite.study == study and suite.device == device]
     found = [suite for suite in found if undisturbed(suite.records)[0]]
     if networks:
         return [suite for suite in found if suite.first.network]
-    return [suite for suite in found if not suite.first.network and not chosen(suite)]
+    return [suite for suite in found if not suite.first.network and not has_chosen_arms(suite)]
 
 
-def chosen(suite: Suite) -> bool:
-    """Whether a person chose the programs: with settings of their own, or with a mode that is there where it is named
-    alone."""
+def has_chosen_arms(suite: Suite) -> bool:
+    """Whether a person chose the arms: their settings, or a mode that only runs on request."""
     on_request = any(MODES[record.config.mode].on_request for record in suite.records)
     return on_request or suite.first.config.label.variant == CHOSEN
 
 
 def compared(suite: Suite):
-    """A suite compared, as its study does it: certificate, pairs or rows, verdicts. Raises UserError when it cannot
-    be."""
+    """A suite's results as its study computes them. Raises UserError when it cannot be compared."""
     return study_of(suite).result(suite)
 
 
@@ -59,7 +57,7 @@ def pictures(suite: Suite) -> dict:
 
 @functools.cache
 def suites_named(study: str) -> list[Suite]:
-    """The committed suites whose folders are named after a study, as every suite's is. Read once per notebook."""
+    """The committed suites in folders named after a study, read once per notebook."""
     if not REFERENCE.is_dir():
         raise UserError(f"there is no {REFERENCE}: the chapters need a clone of the repository, not the package alone")
     records = [record for folder in REFERENCE.glob(f"*/{study}-*/") for record in find_records(folder)[0]]
@@ -67,11 +65,11 @@ def suites_named(study: str) -> list[Suite]:
 
 
 def machine(record: Record) -> str:
-    """Where a record was taken, in one line: devices, processor, versions."""
+    """The machine of a record in one line: devices, processor, versions."""
     return machine_line(record)
 
 
 def no_gpu_record(study: str, make: str) -> None:
-    """Say that no GPU has measured this yet, and how to do it. make: the line to run. Prints nothing where one has."""
+    """If no GPU record is published, print the command (``make``) that measures it."""
     if reference(study, "cuda") is None:
         print(f"No record of {study!r} from a GPU is published yet. On a machine with GPUs: {make}")

@@ -1,4 +1,4 @@
-"""Commands from a notebook: live output, a limit, and a failed command fails its cell (`!command` never does)."""
+"""Commands from a notebook: live output, a time limit, and a failed command fails its cell (unlike `!command`)."""
 
 import contextlib
 import os
@@ -8,34 +8,32 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.course.output import MOST_LINES
+from bench.course.ranks import MOST_LINES
 from bench.errors import ExitCode, RunFailed, UserError
 from bench.files import PROJECT
 from bench.process import tree
 from bench.studies.registry import STUDIES
 
-# A kernel may have been started without its environment's folder on PATH, and then these would be others, or missing.
-# (A command of a command, as the python of `horovodrun python train.py`, is found by PATH: see ``own_paths``.)
+# A kernel may have been started without its environment on PATH. (Commands started by commands, as the python of
+# `horovodrun python train.py`, are found by PATH: see ``own_paths``.)
 PROGRAMS = {
     "python": [sys.executable],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
     "horovodrun": [sys.executable, "-m", "horovod.runner.launch"],
     "bench": [sys.executable, "-m", "bench"],
 }
-COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # a kernel sets them: a pipe would pass for a terminal
+COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # set by kernels: a pipe would pass for a terminal
 
 
 def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, cluster: dict | None = None, **variables):
-    """Run one command of the project with the variables that `make` takes: ``bench(MODE="ddp", GPUS=2, STEPS=10)``.
+    """Run one command with the variables of `make`: ``bench(MODE="ddp", GPUS=2, STEPS=10)``.
 
-    command: "run", or that of a study, such as "compare". The line that does the same in a terminal is printed first. A
-    run is made without baselines unless BASELINES=1 is given. Its files lie in a folder of their own, which is removed
-    after the records are read, unless OUT is given.
-    cluster: variables of `make cluster`, in whose nodes it is run then: ``cluster={"NODES": 2, "RATE": "100mbit"}``.
-    Returns the Record of a run (bench/record/view.py); of any other command, the list of its suites.
+    command: "run" or the command of a study, such as "compare". Prints the equivalent `make` line first. Baselines of a
+    run only with BASELINES=1. Without OUT its files are deleted after the records are read. cluster: run it in the
+    nodes of `make cluster` with these variables: ``cluster={"NODES": 2, "RATE": "100mbit"}``.
+    Returns the Record of a run (bench/record/view.py), or the list of suites of another command.
 
-    Raises UserError for a request that cannot be met, such as a wrong variable, or a cluster where the kernel allows
-    none; RunFailed when the command ends with an error otherwise: a rank that died.
+    Raises UserError for an invalid request, RunFailed when the command fails.
     """
     from bench.analysis.suite import suites_of
     from bench.record.read import load
@@ -49,41 +47,39 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, clu
     if command == "run":
         variables = {"BASELINES": 0} | variables
     variables |= {} if cluster else one_kind_of_device(variables)
-    line = " ".join(["make", "bench" if command == "run" else command, *words_of(variables)])
-    print("$", " ".join(["make cluster", *words_of(cluster), f'CMD="{line}"']) if cluster else line, flush=True)
+    line = " ".join(["make", "bench" if command == "run" else command, *make_words(variables)])
+    print("$", " ".join(["make cluster", *make_words(cluster), f'CMD="{line}"']) if cluster else line, flush=True)
     with contextlib.ExitStack() as stack:
         temporary = "" if "OUT" in variables else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
         out = Path(temporary or variables["OUT"])
         before = set(out.rglob("record.json"))
-        argv = [*PROGRAMS["bench"], command, *flags_of(variables | {"OUT": out})]
+        argv = [*PROGRAMS["bench"], command, *flags(variables | {"OUT": out})]
         if cluster:
-            argv = [*PROGRAMS["bench"], "cluster", *flags_of(cluster | {"CMD": shlex.join(argv)})]
+            argv = [*PROGRAMS["bench"], "cluster", *flags(cluster | {"CMD": shlex.join(argv)})]
         execute(argv, timeout, quiet, temporary)
         records = [load(path) for path in out.rglob("record.json") if path not in before]
         return min(records, key=lambda r: r.started_at) if command == "run" else suites_of(records)
 
 
-def words_of(variables: dict) -> list[str]:
-    """Variables as a person gives them to make.
-
-    >>> words_of({"MODE": "ddp", "TRAIN_ONLY": "fc*"})
+def make_words(variables: dict) -> list[str]:
+    """
+    >>> make_words({"MODE": "ddp", "TRAIN_ONLY": "fc*"})
     ['MODE=ddp', "TRAIN_ONLY='fc*'"]
     """
     return [f"{name}={shlex.quote(str(value))}" for name, value in variables.items()]
 
 
-def flags_of(variables: dict) -> list[str]:
-    """The same for `bench`.
-
-    >>> flags_of({"IMAGE_SIZE": 8})
+def flags(variables: dict) -> list[str]:
+    """
+    >>> flags({"IMAGE_SIZE": 8})
     ['--image-size=8']
     """
     return [f"--{name.lower().replace('_', '-')}={value}" for name, value in variables.items()]
 
 
 def one_kind_of_device(variables: dict) -> dict:
-    """DEVICE=cpu where a machine has a GPU, but not one for each of two devices: one device on its GPU and two on its
-    CPU could not be compared. Empty where the reader has chosen, and where there are enough GPUs or none."""
+    """DEVICE=cpu if the machine has a GPU but fewer than two devices need: one device on its GPU and two on its CPU
+    could not be compared. Empty if the reader chose a device, or there are enough GPUs or none."""
     from bench.measure.nvml import visible_gpus
 
     if not str(variables.get("GPUS", 1)).isdecimal():
@@ -98,8 +94,8 @@ def one_kind_of_device(variables: dict) -> dict:
 def shell(line: str, timeout: float = 120.0) -> None:
     """Run one command line with live output: ``shell("torchrun --nproc-per-node 2 --tee 3 train.py")``.
 
-    python, torchrun, horovodrun and bench are those of this notebook's environment. No pipes and no wildcards.
-    Raises RunFailed when the command ends with an error, or not within ``timeout`` seconds; nothing of it is left.
+    python, torchrun, horovodrun and bench are those of the notebook's environment. No pipes or wildcards. Raises
+    RunFailed when the command fails or is not done within ``timeout`` seconds; no process of it is left.
     """
     print(f"$ {line}", flush=True)
     program, *rest = shlex.split(line)
@@ -107,11 +103,10 @@ def shell(line: str, timeout: float = 120.0) -> None:
 
 
 def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = "") -> None:
-    """Run a command and print its lines as they come.
+    """Run a command and print its lines as they come, except lines that contain ``hidden``.
 
-    hidden: lines that hold this text are left out. Raises UserError when the command says that the request cannot be
-    met (exit code 2), RunFailed when it ends with another error or not in time. Whatever happens, also when the
-    kernel dies, no process of it is left.
+    Raises UserError for exit code 2 of bench, RunFailed for other failures. No process of it is left, even when the
+    kernel dies.
     """
     if not shutil.which(argv[0]):
         raise RunFailed(f"{argv[0]} cannot be started: no such program")
@@ -119,13 +114,17 @@ def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = 
     environment |= {**own_paths(), "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb"}
     last, lines = "", 0
 
-    def take(text: str) -> None:
+    def on_line(text: str) -> None:
         nonlocal last, lines
         last, lines = text.strip() or last, lines + 1
-        if not quiet and not (hidden and hidden in text):
-            show(text, lines)
+        if quiet or (hidden and hidden in text):
+            return
+        if lines <= MOST_LINES:
+            print(text, end="", flush=True)
+        elif lines == MOST_LINES + 1:
+            print(f"… more than {MOST_LINES} lines: the others are not shown", flush=True)
 
-    code = tree.run(argv, timeout, take, alone_s=tree.GRACE_S, env=environment, tied=True)
+    code = tree.run(argv, timeout, on_line, alone_s=tree.GRACE_S, env=environment, tied=True)
     if code is None:
         raise RunFailed(f"not ended within {timeout:g} s (timeout=), and stopped")
     if code == ExitCode.REFUSED and last.startswith("bench: "):
@@ -135,17 +134,9 @@ def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = 
 
 
 def own_paths() -> dict[str, str]:
-    """PATH with this Python's programs in front, and PYTHONPATH with the project."""
+    """PATH with this Python's programs first, and PYTHONPATH with the project."""
     places = {
         "PATH": [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)],
         "PYTHONPATH": [str(PROJECT), os.environ.get("PYTHONPATH")],
     }
     return {name: os.pathsep.join(filter(None, folders)) for name, folders in places.items()}
-
-
-def show(text: str, number: int) -> None:
-    """Print one line of a command, unless there have been too many."""
-    if number <= MOST_LINES:
-        print(text, end="", flush=True)
-    elif number == MOST_LINES + 1:
-        print(f"… more than {MOST_LINES} lines: the others are not shown", flush=True)

@@ -1,9 +1,8 @@
-"""Slides of a chapter: one HTML file that needs no network, made from the chapter's text and its outputs.
+"""`bench slides`: a chapter's slides as one HTML file without external resources.
 
-A section gives a slide for each of its cells: the paragraph above the cell, the cell, and what it showed. A cell that
-shows nothing and has no text below it stands with the next one, if both are short. The rest of the section's text is in
-the notes, which the key N shows; text below the last cell is a slide of its own. Cells that only import, or ask for the
-reader's guess, are left out; so are the exercises.
+Each cell with an output gives a slide: the paragraph above it, the cell, and its output. A short cell without output
+shares the slide of the next one. The rest of the section's text goes to the notes (key N); text below the last cell is
+a slide. Left out: cells that only import or ask for the reader's guess, and the exercises.
 """
 
 import html
@@ -13,21 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.course import chapters
-from bench.course.formula import picture
-from bench.course.illustrations import without_pictures
+from bench.course.formulas import picture
 from bench.errors import UserError
 from bench.files import PROJECT, written_whole
 
 SLIDES = PROJECT / "build" / "slides"
-TEMPLATE = "slides.html.j2"
 LEFT_OUT = ("Exercises",)  # sections
-MOST_LINES = 14  # of code on a slide that has two cells
-SHOWN = ("image/svg+xml", "image/png", "text/html", "text/plain")  # of an output with several forms, the first
+MOST_LINES = 14  # of code on a slide with two cells
+SHOWN = ("image/svg+xml", "image/png", "text/html", "text/plain")  # of an output with several forms, the first one
 
 
 @dataclass
 class Slide:
-    """title: the section's. text and notes: HTML. code: highlighted HTML, "" for none. outputs: HTML of each."""
+    """title: of the section. text, code, notes, each of outputs: HTML."""
 
     title: str
     text: str
@@ -37,27 +34,27 @@ class Slide:
 
 
 def build(names: str | None = None, to: Path = SLIDES, notebooks: Path = chapters.BUILD) -> list[Path]:
-    """Make the slides of all chapters, or of those that ``names`` begin; returns their files.
+    """Make the slides of all chapters, or of those that start with ``names``; returns the files.
 
-    The outputs are those of the last `bench notebooks` here, or else the committed ones; a chapter that has neither is
-    executed. Raises UserError for a name that no chapter has, RunFailed when a chapter fails.
+    Chapters without outputs are executed. Raises UserError for an unknown chapter, RunFailed when a chapter fails.
     """
     return [of_chapter(path, to, notebooks) for path in chapters.chapters(names)]
 
 
 def of_chapter(path: Path, to: Path = SLIDES, notebooks: Path = chapters.BUILD) -> Path:
-    """Make the slides of one text; returns the file."""
     import jinja2
+    from pygments.formatters import HtmlFormatter
 
     notebook = chapters.notebook_of(path)
-    chapters.take_outputs(chapters.required("nbformat").read(chapters.shown(path, to=notebooks), 4), notebook)
+    chapters.take_outputs(chapters.read_notebook(chapters.shown(path, to=notebooks)), notebook)
     slides = list(slides_of(notebook))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    page = environment.get_template(TEMPLATE).render(
-        slides=slides, title=slides[0].title, where=notebook.metadata["course"]["where"], style=code_style()
-    )
+    page = environment.get_template("slides.html.j2").render(
+        slides=slides, title=slides[0].title, where=notebook.metadata["course"]["where"],
+        style=HtmlFormatter().get_style_defs(".highlight"),
+    )  # fmt: skip
     to.mkdir(parents=True, exist_ok=True)
     with written_whole(to / f"{path.stem}.html") as temporary:
         temporary.write_text(page)
@@ -65,54 +62,49 @@ def of_chapter(path: Path, to: Path = SLIDES, notebooks: Path = chapters.BUILD) 
 
 
 def slides_of(notebook) -> Iterator[Slide]:
-    """The slides in the order of the text; the first has the chapter's title. Raises UserError for a text without."""
-    title, text, code = "", [], ""  # since the section's last slide: paragraphs, and a cell that showed nothing
+    """The slides in the order of the text; the first has the chapter's title. Raises UserError without a title."""
+    title, text, code = "", [], ""  # since the section's last slide: paragraphs, and a cell without output
+
+    def slide(code: str, outputs: list) -> Slide:
+        *before, last = text or [""]
+        return Slide(title, as_html(last), as_code(code), list(map(as_output, outputs)), as_html("\n\n".join(before)))
+
+    def remaining() -> Iterator[Slide]:
+        if code:
+            yield slide(code, [])
+        elif text and title not in LEFT_OUT:
+            yield Slide(title, as_html("\n\n".join(text)))
+
     for cell in notebook.cells:
         if cell.cell_type == "code":
             if is_set_up(cell.source) or title in LEFT_OUT:
                 continue
             both = f"{code}\n\n{cell.source}" if code else cell.source
             if code and both.count("\n") >= MOST_LINES:
-                yield slide(title, text, code, [])
+                yield slide(code, [])
                 text, both = [], cell.source
             if cell.outputs:
-                yield slide(title, text, both, cell.outputs)
+                yield slide(both, cell.outputs)
                 text, code = [], ""
             else:
                 code = both
             continue
         if code:
-            yield slide(title, text, code, [])
+            yield slide(code, [])
             text, code = [], ""
         for paragraph in paragraphs(cell.source):
-            heading = re.fullmatch(r"#{1,2} (.+)", paragraph)
-            if heading is None:
+            if heading := re.fullmatch(r"#{1,2} (.+)", paragraph):
+                yield from remaining()
+                title, text = heading[1], []
+            else:
                 text.append(paragraph)
-                continue
-            yield from remaining(title, text)
-            title, text = heading[1], []
-    if code:
-        yield slide(title, text, code, [])
-    else:
-        yield from remaining(title, text)
+    yield from remaining()
     if not title:
         raise UserError("the text has no title, and so no slides")
 
 
-def slide(title: str, text: list[str], code: str, outputs: list) -> Slide:
-    """The slide of a cell: the last paragraph is shown, those before are notes."""
-    *before, last = text or [""]
-    return Slide(title, as_html(last), as_code(code), list(map(as_output, outputs)), as_html("\n\n".join(before)))
-
-
-def remaining(title: str, text: list[str]) -> Iterator[Slide]:
-    """A slide of the text below a section's last cell."""
-    if text and title not in LEFT_OUT:
-        yield Slide(title, as_html("\n\n".join(text)))
-
-
 def paragraphs(text: str) -> list[str]:
-    """The blocks of a Markdown text: what empty lines divide, a fence whole.
+    """The blocks of a Markdown text, separated by empty lines; a fence is one block.
 
     >>> paragraphs("# A\\n\\nb\\nc\\n\\n```\\nd\\n\\ne\\n```")
     ['# A', 'b\\nc', '```\\nd\\n\\ne\\n```']
@@ -132,11 +124,8 @@ def is_set_up(code: str) -> bool:
     return all(re.match(r"import |from |\w+ = None\b|torch\.set_num_threads", line) for line in lines)
 
 
-# --- As HTML ---------------------------------------------------------------------------------------------------------
-
-
 def as_html(text: str) -> str:
-    """Markdown as HTML: links as their words, for a slide is no page of the site; formulas as pictures."""
+    """Markdown as HTML: links as their text, because their targets are not slides; formulas as pictures."""
     from markdown_it import MarkdownIt
     from mdit_py_plugins.dollarmath import dollarmath_plugin
 
@@ -145,8 +134,8 @@ def as_html(text: str) -> str:
 
     reader = MarkdownIt("commonmark").enable("table")
     reader.use(dollarmath_plugin, renderer=formula, allow_space=False, allow_digits=False)
-    words = re.sub(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^()\s]+\)", r"\1", without_pictures(text))
-    return reader.render(words)
+    text = chapters.without_pictures(text)
+    return reader.render(re.sub(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^()\s]+\)", r"\1", text))
 
 
 def as_code(code: str) -> str:
@@ -157,14 +146,7 @@ def as_code(code: str) -> str:
     return highlight(code, PythonLexer(), HtmlFormatter())
 
 
-def code_style() -> str:
-    from pygments.formatters import HtmlFormatter
-
-    return HtmlFormatter().get_style_defs(".highlight")
-
-
 def as_output(output) -> str:
-    """One output: the first form in the order of SHOWN."""
     data = output.get("data", {})
     kind = next((kind for kind in SHOWN if kind in data), None)
     if kind == "image/png":

@@ -1,4 +1,4 @@
-"""The project's own code as a lesson: shown from the file, so that a chapter never quotes code that has changed."""
+"""The project's own code in a chapter, read from its file so that it is never out of date."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,7 @@ from bench.files import PROJECT
 
 
 class Source:
-    """A piece of a file, with its place. In a notebook it is highlighted; printed, it is text."""
+    """A part of a file, with its place. Highlighted in a notebook; text when printed."""
 
     def __init__(self, path: Path, first: int, text: str):
         self.text = text
@@ -26,10 +26,9 @@ class Source:
 
 
 def source(module: str, name: str | None = None) -> Source:
-    """``source("bench.modes.dp", "CpuDataParallel.scatter")``: a function, a class, a method or a constant, from the
-    file of a module; without a name the docstring of the module, which is the lesson of a mode.
+    """A function, class, method or constant: ``source("bench.modes.dp", "CpuDataParallel.scatter")``.
 
-    Raises UserError when there is no such module or name.
+    Without a name: the docstring of the module. Raises UserError for an unknown module or name.
     """
     path = PROJECT.joinpath(*module.split(".")).with_suffix(".py")
     path = path if path.exists() else path.with_suffix("") / "__init__.py"
@@ -42,10 +41,9 @@ def source(module: str, name: str | None = None) -> Source:
             raise UserError(f"{module} has no docstring: name a function or a class of it")
         return Source(path, 1, "\n".join(text.splitlines()[: node.body[0].end_lineno]))
     for part in name.split("."):
-        inner = [n for n in getattr(node, "body", []) if part in names(n)]
-        if not inner:
+        node = next((n for n in getattr(node, "body", []) if part in names(n)), None)
+        if node is None:
             raise UserError(f"there is no {name} in {module}")
-        node = inner[0]
     first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
     lines = text.splitlines()[first - 1 : node.end_lineno]
     indent = len(lines[0]) - len(lines[0].lstrip())

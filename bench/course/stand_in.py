@@ -1,6 +1,6 @@
-"""``python stand_in.py RUN_DIR``: what horovodrun starts in place of a rank that has been forked already.
+"""``python stand_in.py RUN_DIR``: started by horovodrun in place of a rank that is already forked.
 
-Gives the rank the variables that it got, and ends as the rank does. It imports nothing of this project.
+Passes its variables to the rank, and ends as the rank does. Imports nothing of this project, so that it starts fast.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 
 
 def main(run_dir: str) -> int:
-    """Returns 0 when the rank has ended well, else 1; also when horovodrun is gone."""
+    """Returns 0 when the rank ended well, else 1, also when horovodrun is gone."""
     rank, parent = os.environ["HOROVOD_RANK"], os.getppid()
     variables = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
     path = os.path.join(run_dir, f"variables{rank}")
@@ -20,8 +20,8 @@ def main(run_dir: str) -> int:
     while os.getppid() == parent:
         try:
             with open(os.path.join(run_dir, f"ended{rank}")) as file:
-                if said := file.read():
-                    return int(said != "0")
+                if code := file.read():
+                    return int(code != "0")
         except FileNotFoundError:
             pass
         time.sleep(0.02)

@@ -1,11 +1,9 @@
 """Ranks that start in a fraction of a second: a notebook keeps one process that has imported torch, and forks them.
 
-The process (``stay`` of bench/course/start.py) has started no thread and touched no device, and never runs a cell's
-code: each call's ranks are fresh copies of it. It is replaced when the environment or the working folder has changed,
-for libraries read some variables only while they are loaded. It ends when the kernel does, or after ten idle minutes.
-
-multiprocessing's forkserver would take over the fork and no more: it cannot be replaced when a variable has changed,
-and gives a call no session and no mark by which the processes that it has left are found and ended.
+That process (``stay`` in bench/course/start.py) has no threads, touches no device and never runs a cell's code. It is
+replaced when the environment or the working folder has changed, because libraries read some variables at import. It
+ends with the kernel, or after ten idle minutes. multiprocessing's forkserver cannot be replaced in this way, and gives
+a call no session and no mark by which its processes are found and ended.
 """
 
 import contextlib
@@ -29,15 +27,15 @@ from bench.measure.nvml import visible_gpus
 from bench.process.guard import LAUNCHER_PID
 from bench.process.tree import MARK, Tree
 
-# Variables that may differ from call to call: nothing that the process has imported has read them. The last is set by
-# torch itself, in the kernel, when it makes the first optimizer.
+# Variables that may differ between calls: no import reads them. torch sets the last one in the kernel when it makes the
+# first optimizer.
 OF_A_CALL = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", steady.STARTED_AT, steady.ANCHOR, GLOO_TIMEOUT, LAUNCHER_PID,
              "TORCHINDUCTOR_CACHE_DIR")  # fmt: skip
-SOON_S = 60.0  # before its time is over it is not called any more
+MARGIN_S = 60.0  # before the end of its idle time it is not used any more
 
 
 class Starter:
-    """The process, and the variables and the folder that it was started with."""
+    """The preloaded process, with the variables and the folder it was started with."""
 
     def __init__(self, variables: dict[str, str]):
         self.variables, self.folder, self.kernel = variables, os.getcwd(), os.getpid()
@@ -48,105 +46,95 @@ class Starter:
             self.tree.start(command, variables, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def fits(self, variables: dict[str, str]) -> bool:
-        """Whether it is there, and is what a call with these variables needs."""
-        fresh = time.monotonic() - self.used < IDLE_S - SOON_S
+        """Whether it runs, and suits a call with these variables."""
+        fresh = time.monotonic() - self.used < IDLE_S - MARGIN_S
         same = self.variables == variables and self.folder == os.getcwd() and self.kernel == os.getpid()
         return fresh and same and self.tree.wait(0) is None
 
     def call(self, call: dict) -> "Call":
-        """Ask for a call's ranks; returns at once."""
+        """Request a call's ranks; does not wait for them."""
         self.used = time.monotonic()
         reading, writing = os.pipe()
-        try:
+        with contextlib.suppress(OSError):  # it is gone: the pipe ends without an answer
             socket.send_fds(self.channel, [json.dumps(call).encode()], [writing])
-        except OSError:
-            pass  # it is gone: the answer is its end
-        finally:
-            os.close(writing)
+        os.close(writing)
         return Call(reading)
 
     def stop(self) -> None:
-        """End it, and what it is about to start."""
         self.channel.close()
-        if self.kernel != os.getpid():
-            return  # not ours: this process is a copy of the one whose it is
-        self.tree.end()
+        if self.kernel == os.getpid():  # not in a copy of the kernel
+            self.tree.end()
 
 
 class Call:
-    """The process that serves a call, to be asked as a ``subprocess.Popen`` is."""
+    """The process that serves a call, with the interface of ``subprocess.Popen``."""
 
     def __init__(self, answer: int):
-        self.answer, self.said, self.returncode = answer, b"", None
+        self.answer, self.received, self.returncode = answer, b"", None
 
     @property
     def pid(self) -> int | None:
         """None while it is not known yet."""
         self.poll()
-        return int(self.said.split()[0]) if b"\n" in self.said else None
+        return int(self.received.split()[0]) if b"\n" in self.received else None
 
     def poll(self) -> int | None:
-        """The exit code; -9 where it has ended without one. None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, as soon as there is one. Raises subprocess.TimeoutExpired."""
+        """The exit code; -9 if it ended without one. Raises subprocess.TimeoutExpired."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not select.select([self.answer], [], [], left)[0]:
                 raise subprocess.TimeoutExpired("the ranks", timeout)
             more = os.read(self.answer, 100)
-            self.said += more
+            self.received += more
             if not more:
                 os.close(self.answer)
-                codes = self.said.split()[1:]
+                codes = self.received.split()[1:]
                 self.returncode = int(codes[0]) if codes else -signal.SIGKILL
         return self.returncode
 
 
 class WarmNode(Node):
-    """A node whose ranks are forked from the process that stays. Use one at a time, under ``free``. modules: what that
-    process imports first, beside torch."""
+    """A node whose ranks are forked from the preloaded process. Use one at a time, under ``free``.
+
+    modules: imported by that process before the fork, besides torch.
+    """
 
     def __init__(self, placement: Placement, run_dir: Path, modules: tuple[str, ...] = ()):
         super().__init__(placement, run_dir)
-        self.modules = ["torch._dynamo", *modules]  # it comes with the first optimizer, and takes as long as torch
+        self.modules = ["torch._dynamo", *modules]  # the first optimizer imports it, which takes as long as torch
 
     def start(self, argv: list[str], environment: dict) -> None:
-        """Ask for the ranks. argv: a launcher to be started beside them, or nothing."""
+        """Request the ranks. argv: a launcher to be started beside them, or empty."""
         variables = {name: value for name, value in environment.items() if name not in OF_A_CALL}
         own = {name: environment[name] for name in OF_A_CALL if name in environment}
         own |= {LAUNCHER_PID: str(os.getpid()), **self.tree.mark}
         call = {"run_dir": str(self.run_dir), "num_ranks": len(self.placement.ranks), "variables": own, "mark": MARK}
-        self.starter = starter_for(variables)
-        # Where there are GPUs an import might touch one, which a copy could not use then.
-        modules = [] if visible_gpus() else self.modules
-        self.tree.process = self.starter.call(call | {"command": argv, "modules": modules})
+        # With GPUs an import might touch one, which a copy could not use then.
+        call |= {"command": argv, "modules": [] if visible_gpus() else self.modules}
+        if kept and not kept[0].fits(variables):
+            kept.pop().stop()
+        if not kept:
+            kept.append(Starter(variables))
+        self.starter = kept[0]
+        self.tree.process = self.starter.call(call)
 
     def end(self) -> None:
-        """End the ranks of the call."""
-        if self.tree.process.pid is None:  # it is about to start them
+        if self.tree.process.pid is None:  # it is about to start the ranks
             self.starter.stop()
         super().end()
 
 
-kept: list[Starter] = []  # the one that stays
-free = threading.Lock()  # a second call at the same time starts its ranks in the other way
-
-
-def starter_for(variables: dict[str, str]) -> Starter:
-    """The process that stays, started where there is none that fits."""
-    if kept and not kept[0].fits(variables):
-        kept.pop().stop()
-    if not kept:
-        kept.append(Starter(variables))
-    return kept[0]
+kept: list[Starter] = []  # the preloaded process, if there is one
+free = threading.Lock()  # a second call at the same time starts its ranks as new programs
 
 
 def wanted() -> bool:
-    """Whether a later call is to be expected, and a process that stays can be had: in a notebook, on Linux."""
+    """Whether to keep a preloaded process: in a notebook on Linux."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return LINUX and shell is not None

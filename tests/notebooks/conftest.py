@@ -24,6 +24,6 @@ def forked_python(tmp_path_factory):
         with shared(tmp_path_factory.getbasetemp(), "chapters", *IMPORTED) as programs:
             startup = tmp_path_factory.mktemp("ipython") / "profile_default" / "startup" / "00_course.py"
             startup.parent.mkdir(parents=True)
-            startup.write_text("from bench.course import show as _show\n_show.show_figures()\n")  # as its import would
+            startup.write_text("import bench.course\nbench.course.show_figures()\n")  # as its import would
             patch.setenv("IPYTHONDIR", str(startup.parents[2]))
             yield programs.python

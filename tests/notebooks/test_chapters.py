@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bench.course import chapters
-from bench.course.light import MOST_BYTES
+from bench.course.chapters import MOST_BYTES
 from bench.files import PROJECT
 from tests.runs import ROOT
 

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from bench.course.output import MOST_LINES
+from bench.course.ranks import MOST_LINES
 from bench.course.shell import bench, shell
 from bench.errors import RunFailed, UserError
 from bench.process import tree

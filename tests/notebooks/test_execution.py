@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bench.course import chapters
-from bench.course.light import few_colours
+from bench.course.chapters import few_colours
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
 from tests.notebooks.kernel import LIMIT_S

@@ -9,9 +9,8 @@ import sys
 import psutil
 import pytest
 
-from bench.course import output, ranks, start
-from bench.course.output import MOST_LINES, RankOutput
-from bench.course.ranks import run_on_ranks
+from bench.course import ranks, start
+from bench.course.ranks import MOST_LINES, RankOutput, run_on_ranks
 from bench.errors import RunFailed, UserError
 from bench.files import LINUX
 from tests.notebooks.kernel import Kernel
@@ -370,7 +369,7 @@ def chatter() -> None:
 
 
 def test_a_rank_that_prints_without_end(monkeypatch, capsys):
-    monkeypatch.setattr(output, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(ranks, "MOST_BYTES", 2**20)
     with pytest.raises(RunFailed, match=r"^rank 0 has printed more than 1 MiB, and was stopped$"):
         run_on_ranks(chatter, 1, engine="bare", quiet=True)
     assert capsys.readouterr().out == "" and descendants(os.getpid()) == []

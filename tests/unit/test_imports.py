@@ -46,7 +46,6 @@ NO_MODULE = [
     "bench.course.exercises.nbgrader_execution",  # a part of nbgrader
     "bench.course.exercises.nbgrader_feedback",  # a part of nbconvert
     "bench.course.exercises.plain",  # a part of pytest
-    "bench.course.sphinx_formulas",  # with Sphinx, an extra
 ]
 
 

@@ -3,7 +3,7 @@
 project = "Data-parallel training"
 html_title = "Data-parallel training"
 language = "en"
-extensions = ["myst_nb", "bench.course.sphinx_formulas"]
+extensions = ["myst_nb", "bench.course.formulas"]
 
 nb_execution_mode = "off"  # the chapters have been executed by `bench notebooks`
 nb_merge_streams = True
@@ -12,7 +12,7 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
 myst_dmath_allow_space = False
 myst_dmath_allow_digits = False  # $5 is money
-html_math_renderer = "mathtext"  # of bench.course.sphinx_formulas
+html_math_renderer = "mathtext"  # of bench.course.formulas
 
 html_theme = "sphinx_book_theme"
 html_theme_options = {

@@ -3,8 +3,7 @@
 import pytest
 
 from bench.course import chapters
-from bench.course.chapters import TUTORIALS
-from bench.course.illustrations import without_pictures
+from bench.course.chapters import TUTORIALS, without_pictures
 from tests.validation.pages import illustrations
 
 
