@@ -33,8 +33,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from bench.course.ranks import Call
 from bench.course.start import preload
-from bench.course.warm import Call
 from bench.files import LINUX
 from bench.measure.nvml import visible_gpus
 from bench.predict.emulation.rank import leave_cores
@@ -55,7 +55,7 @@ class Programs:
 
     def __init__(self, *more: str, torch: bool = True, owner: int | None = None):
         found = (*MODULES, *more) if torch else more
-        self.modules = ["torch.distributed"] if torch and visible_gpus() else found  # as in bench/course/warm.py
+        self.modules = ["torch.distributed"] if torch and visible_gpus() else found  # as in bench/course/ranks.py
         self.owner = owner or os.getpid()
 
     def in_folder(self, folder: Path) -> "Programs":

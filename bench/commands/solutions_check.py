@@ -1,7 +1,7 @@
 """`bench solutions-check`: every problem set's solution scores full, its blank zero."""
 
-from bench.course.exercises import solutions
+from bench.course.exercises import grade
 
 
 def run(args) -> int:
-    return solutions.run(args.name, args.sets, float(args.timeout), args.key)
+    return grade.check_solutions(args.name, args.sets, float(args.timeout), args.key)

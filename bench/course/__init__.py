@@ -11,10 +11,9 @@ diagrams       the drawings
 """
 
 import os
-import sys
 
 from bench.course import diagrams
-from bench.course.ranks import run_on_ranks
+from bench.course.ranks import ipython, run_on_ranks
 from bench.course.records import compared, machine, no_gpu_record, pictures, reference, references
 from bench.course.shell import bench, shell
 from bench.course.source import source
@@ -33,9 +32,8 @@ def size(full: int, quick: int) -> int:
 
 def show_figures() -> None:
     """Show a matplotlib figure that is the value of a cell as a picture, without pyplot. Outside IPython: nothing."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None:
-        shell.display_formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", as_png)
+    if ipython() is not None:
+        ipython().display_formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", as_png)
 
 
 def as_png(figure) -> bytes:

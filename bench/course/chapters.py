@@ -39,16 +39,17 @@ MOST_BYTES = 300_000  # of a committed notebook
 
 
 def chapters(names: str | None = None) -> list[Path]:
-    """All chapter texts in reading order, or those that start with one of ``names``, e.g. "03,07".
+    """The texts in reading order; names: as in ``select``."""
+    return select(sorted(TUTORIALS.glob("[0-9][0-9]_*.md")), names, "chapter")
 
-    Raises UserError if no chapter starts with a name.
-    """
-    found = sorted(TUTORIALS.glob("[0-9][0-9]_*.md"))
+
+def select(paths: list[Path], names: str | None, kind: str) -> list[Path]:
+    """The paths that start with one of ``names``, e.g. "03,07"; None: all. Raises UserError for an unknown name."""
     wanted = [name.strip() for name in names.split(",")] if names else [""]
     for name in wanted:
-        if not any(path.name.startswith(name) for path in found):
-            raise UserError(f"no chapter begins with {name!r}: choose of {', '.join(path.stem for path in found)}")
-    return [path for path in found if path.name.startswith(tuple(wanted))]
+        if not any(path.name.startswith(name) for path in paths):
+            raise UserError(f"no {kind} begins with {name!r}: choose of {', '.join(path.stem for path in paths)}")
+    return [path for path in paths if path.name.startswith(tuple(wanted))]
 
 
 # --- Texts and their committed notebooks ------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ def without_pictures(text: str) -> str:
 
 
 def notebook_of(path: Path):
-    """A text as a notebook without outputs and pictures. Cell ids depend only on the order of the cells."""
+    """Without outputs and pictures; cell ids depend only on the order of the cells."""
     jupytext = required("jupytext")
     try:
         text = files.read_plain(path).decode()
@@ -85,8 +86,13 @@ def written(notebook) -> str:
 
 
 def write(notebook, path: Path) -> None:
+    write_text(path, written(notebook))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file at once, whatever interrupts it."""
     with files.written_whole(path) as temporary:
-        temporary.write_text(written(notebook))
+        temporary.write_text(text, encoding="utf-8")
 
 
 def paired(path: Path):
@@ -103,7 +109,6 @@ def pair(paths: list[Path]) -> None:
 
 
 def take_outputs(executed, notebook) -> None:
-    """Copy the outputs of a notebook, and where it was executed, to another one with the same code."""
     for cell, source in zip(code_cells(notebook), code_cells(executed), strict=True):
         cell.outputs, cell.execution_count = source.outputs, source.execution_count
     if "course" in executed.metadata:
@@ -125,7 +130,6 @@ def show_outputs(path: Path, executed: Path) -> None:
 
 
 def few_colours(png: str) -> str:
-    """A base64 PNG, reduced to COLOURS colours and WIDTH pixels."""
     from PIL import Image
 
     small = io.BytesIO()
@@ -137,7 +141,6 @@ def few_colours(png: str) -> str:
 
 
 def without_own_folder(text: str) -> str:
-    """Make paths relative to the project, its environment or Python."""
     if not isinstance(text, str):
         return text
     for folder in (PROJECT, Path(sys.prefix).resolve(), Path(sys.base_prefix)):
@@ -161,10 +164,7 @@ def digest(path: Path) -> str:
 
 
 def kernel_command() -> list[str]:
-    """A kernel of this Python, independent of the user's kernel specs.
-
-    Log level 40: otherwise it warns about TCP, which is local here.
-    """
+    """A kernel of this Python, whatever kernel specs the user has. Level 40 hides a warning about (local) TCP."""
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     return [*command, "--IPKernelApp.log_level=40"]
 
@@ -178,7 +178,7 @@ def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
     to.mkdir(parents=True, exist_ok=True)
     executed = to / f"{path.stem}.ipynb"
     executed.write_text(written(notebook_of(path)))
-    command = [sys.executable, "-m", "bench.course.notebook", str(executed.resolve()), str(path.parent)]
+    command = [sys.executable, "-m", "bench.course.chapters", str(executed.resolve()), str(path.parent)]
     command += [str(CELL_LIMIT_S), str(START_LIMIT_S)]
     required("nbclient")
     variables = {"COURSE_QUICK": str(int(quick)), **own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
@@ -197,8 +197,46 @@ def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
     return executed
 
 
+def execute_in_place(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int:
+    """``python -m bench.course.chapters NOTEBOOK FOLDER CELL_LIMIT_S START_LIMIT_S``: returns the exit code.
+
+    A process of its own, so that the caller can end it with everything below it. An error is one line that starts with
+    FAILED; nbclient's exit handlers may print more lines after it.
+    """
+    nbclient = required("nbclient")
+    exceptions = nbclient.exceptions
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Manager(AsyncKernelManager):
+        kernel_spec = KernelSpec(argv=kernel_command(), display_name="Python 3", language="python")
+
+    notebook = read_notebook(path)
+    client = nbclient.NotebookClient(
+        notebook, timeout=cell_limit_s, startup_timeout=start_limit_s, km=Manager(kernel_name="python3"),
+        coalesce_streams=True, resources={"metadata": {"path": str(folder)}},
+    )  # fmt: skip
+    try:
+        client.execute()
+    except exceptions.CellExecutionError as error:
+        reason = f"{error.ename}: {(error.evalue.splitlines() or [''])[0]}"
+    except exceptions.CellTimeoutError:
+        reason = f"a cell took longer than {cell_limit_s} s"
+    except exceptions.DeadKernelError:
+        reason = "the kernel died: out of memory, or a crash in a library"
+    except RuntimeError as error:
+        if "Kernel" not in str(error):
+            raise
+        reason = f"the kernel did not start within {start_limit_s} s: is this machine very busy?"
+    else:
+        return 0
+    finally:
+        path.write_text(written(notebook))
+    print(f"{FAILED}{reason}", flush=True)
+    return 1
+
+
 def where() -> str:
-    """Date, CPU, cores and versions of an execution, in one line."""
     versions = []
     for package in ("torch", "horovod"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -260,3 +298,7 @@ def run(names: str | None, quick: bool, only_pair: bool, outputs: bool) -> int:
             executed, reason, failed = BUILD / f"{path.stem}.ipynb", f"  failed: {error}", True
         print(f"{time.monotonic() - started:6.1f} s  {executed.relative_to(PROJECT)}{reason}", flush=True)
     return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(execute_in_place(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])))

@@ -22,7 +22,6 @@ def picture(formula: str, kind: str) -> str:
 
 
 def render(writer, node, kind: str) -> None:
-    """Write a formula to a Sphinx page. One that cannot be parsed is a warning."""
     from docutils.nodes import SkipNode
     from sphinx.util import logging
 

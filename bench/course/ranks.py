@@ -2,7 +2,7 @@
 
 A notebook must not fork its kernel: a copy could not use CUDA, and would share the kernel's random numbers. So the
 pickled function goes through a file to processes of the project's launcher, and the results come back through files.
-In a notebook the ranks are forked from a preloaded process (bench/course/warm.py).
+In a notebook on Linux the ranks are forked from a preloaded process, in a fraction of a second.
 """
 
 import contextlib
@@ -11,16 +11,21 @@ import linecache
 import os
 import pickle
 import re
+import select
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.course import stand_in, warm
+from bench.course.start import IDLE_S
 from bench.errors import RunFailed, UserError
-from bench.files import PROJECT
+from bench.files import LINUX, PROJECT
 from bench.launch import supervise
 from bench.launch.command import thread_variables
 from bench.launch.engines import horovodrun
@@ -28,17 +33,18 @@ from bench.launch.node import Node, Placement
 from bench.launch.ports import free_port
 from bench.measure import steady
 from bench.measure.environment import usable_cores
-from bench.process.guard import error_path
+from bench.measure.nvml import visible_gpus
+from bench.process.guard import LAUNCHER_PID, error_path
+from bench.process.tree import MARK, Tree
 
 STARTING_S = 120.0  # to import torch and join the group, on a busy machine
-# engine -> modules that the preloaded process imports for it, besides torch
-ENGINES = {"torch": (), "bare": (), "horovod": ("horovod.torch",)}
+ENGINES = ("torch", "bare", "horovod")
 MOST_LINES = 500  # of one rank, so that a printing loop does not fill the notebook
 MOST_BYTES = 64 * 2**20  # of one rank, so that it does not fill the disk
 WIDEST = 2000  # characters of a line
 # Hidden: our frames below the notebook's function, and what Horovod and Gloo log when another rank has gone (the
 # exception that follows says the same).
-OUR_FRAMES = re.compile(r'  File "[^"\n]*bench/course/rank\.py", line .*\n(?:    .*\n)*')
+OUR_FRAMES = re.compile(r'  File "[^"\n]*bench/course/start\.py", line .*\n(?:    .*\n)*')
 ECHO = re.compile(r"^\[.*(Horovod background loop uncaught exception|\] Gloo connectFullMesh failed)")
 SOURCE_PLACE = re.compile(r"\[/\S+\.(?:cc|cpp|h|hpp):\d+\] ")
 
@@ -81,7 +87,7 @@ def run_on_ranks(
         (run_dir / "call").write_bytes(call)
         try:
             with node_for(engine, num_ranks, run_dir) as node:
-                command, variables = start_command(engine, run_dir, num_ranks, timeout, isinstance(node, warm.WarmNode))
+                command, variables = start_command(engine, run_dir, num_ranks, timeout)
                 environment = {**os.environ, **common_variables(num_ranks), **variables}
                 supervise.run(
                     [node], lambda node: node.start(command, environment), run_dir, timeout, output.show,
@@ -100,23 +106,20 @@ def run_on_ranks(
 def node_for(engine: str, num_ranks: int, run_dir: Path) -> Iterator[Node]:
     """The node that starts the ranks: from the preloaded process if it is free, or else as new programs."""
     placement = Placement(range(num_ranks))
-    if not warm.wanted() or not warm.free.acquire(blocking=False):
-        yield Node(placement, run_dir)
-        return
+    warm = LINUX and ipython() is not None and engine != "horovod" and free.acquire(blocking=False)
     try:
-        yield warm.WarmNode(placement, run_dir, ENGINES[engine])
+        yield (WarmNode if warm else Node)(placement, run_dir)
     finally:
-        warm.free.release()
+        if warm:
+            free.release()
 
 
-def start_command(engine: str, run_dir: Path, num_ranks: int, timeout: float, forked: bool):
-    """The command of the ranks' launcher, and its variables. forked: the ranks come from the preloaded process, and
-    horovodrun starts a stand-in for each, which passes its variables on."""
+def start_command(engine: str, run_dir: Path, num_ranks: int, timeout: float) -> tuple[list[str], dict[str, str]]:
+    """The command that starts the ranks as new programs, and its variables."""
     if engine == "horovod":
-        program = ["-S", "-E", stand_in.__file__] if forked else ["-m", "bench.course.rank"]
-        command = horovodrun.start(num_ranks, [*program, str(run_dir)])
+        command = horovodrun.start(num_ranks, ["-m", "bench.course.start", str(run_dir)])
         return command, {horovodrun.GLOO_TIMEOUT: str(int(timeout + STARTING_S))}
-    command = [] if forked else [sys.executable, "-m", "bench.course.start", str(run_dir), str(num_ranks)]
+    command = [sys.executable, "-m", "bench.course.start", str(run_dir), str(num_ranks)]
     return command, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_ranks)}
 
 
@@ -130,12 +133,118 @@ def common_variables(num_ranks: int) -> dict[str, str]:
     }
 
 
+def ipython():
+    """The notebook's shell; None outside IPython."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
 def cell_files() -> dict[str, str]:
     """File names of cells in tracebacks -> "cell [5]". Empty outside IPython, and in versions that keep them
     elsewhere: tracebacks then name the file."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    names = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    names = getattr(getattr(ipython(), "compile", None), "_filename_map", {})
     return {name: f"cell [{count}]" for name, count in names.items()}
+
+
+# --- The preloaded process --------------------------------------------------------------------------------------------
+# ``stay`` of bench/course/start.py: it has imported torch, has no threads, touches no device and never runs a cell's
+# code. It is replaced when the environment or the working folder has changed, because libraries read some variables at
+# import. It ends with the kernel, or after ten idle minutes. multiprocessing's forkserver cannot be replaced in this
+# way, and gives a call no session and no mark by which its processes are found and ended.
+
+# Variables that may differ between calls: no import reads them. torch sets the last one in the kernel when it makes the
+# first optimizer.
+OF_A_CALL = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", steady.STARTED_AT, steady.ANCHOR, LAUNCHER_PID,
+             "TORCHINDUCTOR_CACHE_DIR")  # fmt: skip
+MARGIN_S = 60.0  # before the end of its idle time it is not used any more
+
+
+class Starter:
+    def __init__(self, variables: dict[str, str]):
+        self.variables, self.folder, self.kernel = variables, os.getcwd(), os.getpid()
+        self.used = time.monotonic()
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.tree, command = Tree(grace_s=0.0), [sys.executable, "-m", "bench.course.start"]
+        with theirs:
+            self.tree.start(command, variables, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def fits(self, variables: dict[str, str]) -> bool:
+        fresh = time.monotonic() - self.used < IDLE_S - MARGIN_S
+        same = self.variables == variables and self.folder == os.getcwd() and self.kernel == os.getpid()
+        return fresh and same and self.tree.wait(0) is None
+
+    def call(self, call: dict) -> "Call":
+        """Request a call's ranks; does not wait for them."""
+        self.used = time.monotonic()
+        reading, writing = os.pipe()
+        with contextlib.suppress(OSError):  # it is gone: the pipe ends without an answer
+            socket.send_fds(self.channel, [json.dumps(call).encode()], [writing])
+        os.close(writing)
+        return Call(reading)
+
+    def stop(self) -> None:
+        self.channel.close()
+        if self.kernel == os.getpid():  # not in a copy of the kernel
+            self.tree.end()
+
+
+class Call:
+    """The process that serves a call, with the interface of ``subprocess.Popen``."""
+
+    def __init__(self, answer: int):
+        self.answer, self.received, self.returncode = answer, b"", None
+
+    @property
+    def pid(self) -> int | None:
+        self.poll()
+        return int(self.received.split()[0]) if b"\n" in self.received else None
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; -9 if it ended without one. Raises subprocess.TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.returncode is None:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self.answer], [], [], left)[0]:
+                raise subprocess.TimeoutExpired("the ranks", timeout)
+            more = os.read(self.answer, 100)
+            self.received += more
+            if not more:
+                os.close(self.answer)
+                codes = self.received.split()[1:]
+                self.returncode = int(codes[0]) if codes else -signal.SIGKILL
+        return self.returncode
+
+
+class WarmNode(Node):
+    """Ranks forked from the preloaded process. Use one at a time, under ``free``."""
+
+    def start(self, argv: list[str], environment: dict) -> None:
+        variables = {name: value for name, value in environment.items() if name not in OF_A_CALL}
+        own = {name: environment[name] for name in OF_A_CALL if name in environment}
+        own |= {LAUNCHER_PID: str(os.getpid()), **self.tree.mark}
+        call = {"run_dir": str(self.run_dir), "num_ranks": len(self.placement.ranks), "variables": own, "mark": MARK}
+        # The first optimizer imports torch._dynamo, which takes as long as torch. With GPUs an import might touch one,
+        # which a copy could not use then.
+        call["modules"] = [] if visible_gpus() else ["torch._dynamo"]
+        if kept and not kept[0].fits(variables):
+            kept.pop().stop()
+        if not kept:
+            kept.append(Starter(variables))
+        self.starter = kept[0]
+        self.tree.process = self.starter.call(call)
+
+    def end(self) -> None:
+        if self.tree.process.pid is None:  # it is about to start the ranks
+            self.starter.stop()
+        super().end()
+
+
+kept: list[Starter] = []  # the preloaded process, if there is one
+free = threading.Lock()  # a second call at the same time starts its ranks as new programs
 
 
 # --- Results and failures ---------------------------------------------------------------------------------------------
@@ -157,7 +266,6 @@ def failed(rank: int, kind: str, message: str, trace: str = "") -> RunFailed:
 
 
 def failure_of(error: RunFailed, output: "RankOutput", run_dir: Path, num_ranks: int) -> BaseException:
-    """Print the ranks' remaining output; returns the failure with the cells' numbers."""
     failure = error.failure
     kind, rank, message = failure["kind"], failure["rank"], failure["message"]
     if kind == "interrupted":
@@ -179,7 +287,6 @@ def failure_of(error: RunFailed, output: "RankOutput", run_dir: Path, num_ranks:
 
 
 def read_reports(run_dir: Path, num_ranks: int) -> list[dict]:
-    """The errors that ranks have raised, as Guard writes them; without ranks that were told to end."""
     reports = []
     for rank in range(num_ranks):
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
@@ -202,10 +309,7 @@ def how_it_ended(run_dir: Path, rank: int) -> str:
 
 
 class RankOutput:
-    """Prints the ranks' logs as they grow. Call ``show`` a few times per second, and ``finish`` at the end.
-
-    files: as ``cell_files`` returns them.
-    """
+    """Prints the ranks' logs as they grow. files: as ``cell_files`` returns them."""
 
     def __init__(self, run_dir: Path, num_ranks: int, quiet: bool = False, files: dict[str, str] | None = None):
         self.logs = [Path(run_dir) / f"rank{rank}.log" for rank in range(num_ranks)]
@@ -222,7 +326,6 @@ class RankOutput:
             self.print_new(rank, log)
 
     def finish(self) -> None:
-        """Print the rest, including a last line without an end."""
         self.show()
         for rank, log in enumerate(self.logs):
             self.print_new(rank, log, rest=True)
@@ -254,10 +357,7 @@ class RankOutput:
             print(*(f"[rank {rank}] {line}".rstrip() for line in lines), sep="\n", flush=True)
 
     def print_errors(self, reports: list[dict], first: int | None) -> None:
-        """Print the traceback of the rank that failed first, and one line of every rank that failed because of it.
-
-        first: None when no rank is the cause.
-        """
+        """The traceback of the rank that failed first (None: no rank), one line of each that failed because of it."""
         for report in sorted(reports, key=lambda r: r["rank"] != first):
             if report["rank"] == first:
                 self.print(first, self.with_cell_names(report["traceback"]).rstrip().split("\n"))
@@ -266,7 +366,6 @@ class RankOutput:
                 self.print(report["rank"], [f"stopped, too: {why}"])
 
     def with_cell_names(self, text: str) -> str:
-        """A text with cell numbers for the cells' files, and without our own frames."""
         text = OUR_FRAMES.sub("", text)
         for name, cell in self.files.items():
             path = Path(name)

@@ -65,7 +65,6 @@ def suites_named(study: str) -> list[Suite]:
 
 
 def machine(record: Record) -> str:
-    """The machine of a record in one line: devices, processor, versions."""
     return machine_line(record)
 
 

@@ -92,11 +92,7 @@ def one_kind_of_device(variables: dict) -> dict:
 
 
 def shell(line: str, timeout: float = 120.0) -> None:
-    """Run one command line with live output: ``shell("torchrun --nproc-per-node 2 --tee 3 train.py")``.
-
-    python, torchrun, horovodrun and bench are those of the notebook's environment. No pipes or wildcards. Raises
-    RunFailed when the command fails or is not done within ``timeout`` seconds; no process of it is left.
-    """
+    """Run a command line with live output, no pipes or wildcards: ``shell("torchrun --nproc-per-node 2 train.py")``."""
     print(f"$ {line}", flush=True)
     program, *rest = shlex.split(line)
     execute([*PROGRAMS.get(program, [program]), *rest], timeout)

@@ -32,10 +32,7 @@ FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*?$", re.MULTILINE | r
 
 
 def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BUILD, to: Path = SITE) -> Path:
-    """Build the site; returns its first page. quick: execute chapters with small sizes.
-
-    notebooks: the folder of executed chapters. Raises RunFailed when a chapter fails, and for every warning of Sphinx.
-    """
+    """Returns the first page. Raises RunFailed when a chapter fails, and for every warning of Sphinx."""
     for module in ("sphinx", "myst_nb", "sphinx_book_theme"):
         required(module)
     texts = sorted(Path(tutorials).glob("[0-9][0-9]_*.md"))
@@ -98,7 +95,6 @@ def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> None:
 
 
 def chapter_page(path: Path, executed: Path, pages: dict[str, str]):
-    """A chapter's text with the outputs of its executed notebook, resolved links and a line about the execution."""
     notebook = chapters.notebook_of(path)  # the text may be newer than the outputs
     chapters.take_outputs(chapters.read_notebook(executed), notebook)
     for cell in notebook.cells:
@@ -136,10 +132,7 @@ def resolve_links(text: str, page: str, pages: dict[str, str]) -> str:
 
 
 def copy_pictures(text: str, path: Path, page: Path, source: Path) -> str:
-    """Copy the pictures of a text to ``source/pictures``, and point to the copies.
-
-    path: the text's file, from which it names pictures. page: the file that it becomes.
-    """
+    """Copy a text's pictures to ``source/pictures``, and point to the copies. page: the file that the text becomes."""
 
     def copy(match: re.Match) -> str:
         file = (path.parent / match["target"]).resolve()
@@ -152,8 +145,6 @@ def copy_pictures(text: str, path: Path, page: Path, source: Path) -> str:
 
 
 def replace_targets(pattern: re.Pattern, replace: Callable[[re.Match], str], text: str) -> str:
-    """Replace LINK or PICTURE matches outside code whose target is a file."""
-
     def replace_file(match: re.Match) -> str:
         is_file = match["target"] is not None and not re.match(r"[a-z]+:", match["target"])
         return replace(match) if is_file else match[0]

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.course import chapters
 from bench.course.formulas import picture
 from bench.errors import UserError
-from bench.files import PROJECT, written_whole
+from bench.files import PROJECT
 
 SLIDES = PROJECT / "build" / "slides"
 LEFT_OUT = ("Exercises",)  # sections
@@ -34,10 +34,7 @@ class Slide:
 
 
 def build(names: str | None = None, to: Path = SLIDES, notebooks: Path = chapters.BUILD) -> list[Path]:
-    """Make the slides of all chapters, or of those that start with ``names``; returns the files.
-
-    Chapters without outputs are executed. Raises UserError for an unknown chapter, RunFailed when a chapter fails.
-    """
+    """The files of all chapters, or of ``names`` (as in ``select``). Chapters without outputs are executed."""
     return [of_chapter(path, to, notebooks) for path in chapters.chapters(names)]
 
 
@@ -56,8 +53,7 @@ def of_chapter(path: Path, to: Path = SLIDES, notebooks: Path = chapters.BUILD) 
         style=HtmlFormatter().get_style_defs(".highlight"),
     )  # fmt: skip
     to.mkdir(parents=True, exist_ok=True)
-    with written_whole(to / f"{path.stem}.html") as temporary:
-        temporary.write_text(page)
+    chapters.write_text(to / f"{path.stem}.html", page)
     return to / f"{path.stem}.html"
 
 

@@ -1,16 +1,19 @@
-"""``python -m bench.course.start RUN_DIR NUM_RANKS``: start the ranks, end when one fails or all have ended.
+"""The processes of ``run_on_ranks``: ``python -m bench.course.start …``
 
-On Linux, torch is imported once and the ranks are forked from this fresh process, which has no threads and has touched
-no device. Elsewhere each rank is a new program. RUN_DIR/ended<r> gets each rank's exit code (-N: killed by signal N).
-
-Without arguments it is the preloaded process that serves a notebook's later calls (bench/course/warm.py).
+RUN_DIR NUM_RANKS  start the ranks, end when one fails or all have ended. On Linux, torch is imported once and the ranks
+                   are forked from this fresh process, which has no threads and has touched no device. Elsewhere each
+                   rank is a new program. RUN_DIR/ended<r> gets a rank's exit code (-N: killed by signal N).
+RUN_DIR            one rank, which the environment names
+(nothing)          the preloaded process that serves a notebook's later calls (bench/course/ranks.py)
 """
 
 import contextlib
 import gc
 import importlib
 import json
+import linecache
 import os
+import pickle
 import select
 import signal
 import socket
@@ -20,7 +23,10 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.errors import UserError
 from bench.files import LINUX
+from bench.process.guard import Guard
+from bench.process.heartbeat import StatusWriter
 
 IDLE_S = 600.0  # without a call
 NOTICE_S = 0.5  # after a rank has failed, for the others to report that they have noticed
@@ -30,28 +36,30 @@ def main() -> int:
     """Returns 0 when every rank has ended well, else 1 as soon as one has not; the launcher ends the others."""
     if len(sys.argv) == 1:
         return stay()
-    run_dir, num_ranks = Path(sys.argv[1]), int(sys.argv[2])
+    run_dir = Path(sys.argv[1])
+    if len(sys.argv) == 2:
+        gc.disable()  # until the rank has joined: see bench/training/task.py
+        live(run_dir, int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0"))))
+    num_ranks = int(sys.argv[2])
     if LINUX:
-        gc.disable()  # until the ranks have joined: see bench/training/task.py
+        gc.disable()
         import torch.distributed  # noqa: F401  before the ranks, for all of them
 
         return watch(fork, run_dir, num_ranks)
     return watch(spawn, run_dir, num_ranks)
 
 
-def watch(start: Callable[[Path, int], int], run_dir: Path, num_ranks: int, launcher: int = 0) -> int:
-    """Start every rank and wait. start: ``fork`` or ``spawn``. launcher: id of a process to wait for, too."""
+def watch(start: Callable[[Path, int], int], run_dir: Path, num_ranks: int) -> int:
+    """Start every rank and wait. Returns 0, or 1 soon after a rank has failed."""
     ranks = {start(run_dir, rank): rank for rank in range(num_ranks)}
 
     def record(pid: int, status: int) -> None:
         if (rank := ranks.pop(pid, None)) is not None:
             (run_dir / f"ended{rank}").write_text(str(os.waitstatus_to_exitcode(status)))
 
-    while ranks or launcher:
+    while ranks:
         pid, status = os.wait()
         record(pid, status)
-        if pid == launcher:
-            launcher = 0
         if status:
             deadline = time.monotonic() + NOTICE_S
             with contextlib.suppress(ChildProcessError):  # none is left
@@ -62,26 +70,86 @@ def watch(start: Callable[[Path, int], int], run_dir: Path, num_ranks: int, laun
     return 0
 
 
-def fork(run_dir: Path, rank: int, before: Callable[[Path, int], None] | None = None) -> int:
-    """Start a rank as a copy of this process; returns its process id. before: as in ``rank.live``."""
+def fork(run_dir: Path, rank: int, answer: int | None = None) -> int:
+    """Start a rank as a copy of this process. answer: a pipe of ``serve`` that the rank must not keep open."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about threads: none here holds a lock
         pid = os.fork()
     if pid == 0:
         import numpy
 
-        from bench.course import rank as program
-
         numpy.random.seed()  # Python reseeds its random numbers in a copy, numpy does not
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-        program.live(run_dir, rank, before)
+        if answer is not None:
+            os.close(answer)
+        live(run_dir, rank)
     return pid
 
 
 def spawn(run_dir: Path, rank: int) -> int:
-    """Start a rank as a new program; returns its process id."""
     variables = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    return os.posix_spawn(sys.executable, [sys.executable, "-m", "bench.course.rank", str(run_dir)], variables)
+    return os.posix_spawn(sys.executable, [sys.executable, "-m", "bench.course.start", str(run_dir)], variables)
+
+
+# --- One rank ---------------------------------------------------------------------------------------------------------
+
+
+def live(run_dir: Path, rank: int) -> None:
+    """Join the other ranks, call the function, leave its result. Never returns: the guard ends the process."""
+    with Guard(run_dir, rank, in_log=False) as guard:  # the notebook shows the first error only
+        import cloudpickle
+
+        guard.status = StatusWriter(run_dir, rank)
+        guard.status.phase("joining the group")
+        function, arguments, engine, sources = pickle.loads((run_dir / "call").read_bytes())
+        for name, lines in sources.items():  # so that a traceback shows the cell's lines
+            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+        join, leave = ENGINES[engine]
+        join()
+        gc.freeze()
+        gc.enable()
+        guard.status.phase("running")
+        result = function(*arguments)
+        guard.status.phase("collecting results")
+        try:
+            (run_dir / f"result{rank}").write_bytes(cloudpickle.dumps(result))
+        except Exception as error:
+            kind = type(result).__name__
+            raise UserError(f"what the function returns ({kind}) cannot be sent back: {error}") from None
+        leave()
+
+
+def join_torch() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group()
+
+
+def leave_torch() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()  # rank 0's store must not end while another rank uses it
+        dist.destroy_process_group()
+
+
+def join_horovod() -> None:
+    import horovod.torch as hvd
+
+    hvd.init()
+
+
+def leave_horovod() -> None:
+    import horovod.torch as hvd
+
+    hvd.shutdown()
+
+
+ENGINES = {
+    "torch": (join_torch, leave_torch),
+    "horovod": (join_horovod, leave_horovod),
+    "bare": (lambda: None, lambda: None),
+}
 
 
 # --- The preloaded process --------------------------------------------------------------------------------------------
@@ -123,13 +191,7 @@ def preload(modules: list[str]) -> None:
 def serve(call: dict, answer: int) -> None:
     """Run one call in a copy of the preloaded process. Writes its process id and then the exit code to ``answer``.
     Never returns."""
-    code, command = 1, call["command"]
-
-    def before(run_dir: Path, rank: int) -> None:
-        os.close(answer)  # it must close when the serving process ends
-        if command:
-            take_variables(run_dir, rank)
-
+    code = 1
     try:
         mark(call["variables"][call["mark"]], call["mark"])
         os.setsid()
@@ -140,8 +202,7 @@ def serve(call: dict, answer: int) -> None:
         os.dup2(log, 2)
         os.environ.update(call["variables"])
         os.write(answer, f"{os.getpid()}\n".encode())
-        launcher = os.posix_spawn(command[0], command, os.environ) if command else 0
-        code = watch(lambda run_dir, rank: fork(run_dir, rank, before), run_dir, call["num_ranks"], launcher)
+        code = watch(lambda run_dir, rank: fork(run_dir, rank, answer), run_dir, call["num_ranks"])
     except BaseException:
         import traceback
 
@@ -160,16 +221,6 @@ def mark(value: str, name: str) -> None:
     library = ctypes.CDLL(None)
     library.getenv.restype = ctypes.c_void_p
     ctypes.memmove(library.getenv(name.encode()), value.encode(), len(value))
-
-
-def take_variables(run_dir: Path, rank: int) -> None:
-    """Wait for the variables that horovodrun gives to a rank (bench/course/stand_in.py), and set them."""
-    path = run_dir / f"variables{rank}"
-    while not path.exists():
-        time.sleep(0.01)
-    for name in ("RANK", "LOCAL_RANK"):  # of the other launcher
-        del os.environ[name]
-    os.environ.update(json.loads(path.read_text()))
 
 
 if __name__ == "__main__":

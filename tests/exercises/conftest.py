@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from bench.course.exercises import nbgrading, solutions, text
+from bench.course.exercises import grade, nbgrading, text
 
 SAMPLE = Path(__file__).parent / "sample"
 
@@ -33,7 +33,7 @@ def blank(sample, tmp_path_factory) -> str:
 @pytest.fixture(scope="session")
 def solved(sample, blank) -> str:
     """The copy with the solutions in it."""
-    return solutions.solved(sample, blank)
+    return grade.solved(sample, blank)
 
 
 def edited(notebook: str, **sources: str | None) -> str:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 import cloudpickle
 import numpy
 
-from bench.course.rank import ENGINES
+from bench.course.start import ENGINES
 from bench.errors import RunFailed
 from bench.launch.ports import free_port
 from tests.meeting import Meeting

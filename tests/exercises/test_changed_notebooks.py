@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench.course.exercises import code_in_use, grade, nbgrading
+from bench.course.exercises import contained, grade, nbgrading
 from bench.course.exercises.nbgrading import Graded
 from tests.exercises.conftest import SAMPLE
 from tests.fuzz import changed, changes_of
@@ -36,7 +36,7 @@ def graded_as(blank, solved, sample):
 
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(nbgrading, "make_release", lambda problem_sets: course)
-            patch.setattr(code_in_use, "state", dict)
+            patch.setattr(contained, "code_state", dict)
             patch.setattr(nbgrading, "grade", run)
             for student, content in {"ann": solved, "bob": text, "zoe": solved}.items():
                 path = Path(folder) / "in" / student / f"{sample.name}.ipynb"

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from bench.course.exercises import code_in_use, contained
+from bench.course.exercises import contained
 from bench.files import LINUX
 
 STRAYS = """\
@@ -91,12 +91,12 @@ def test_code_that_an_answer_has_changed_is_noticed(tmp_path):
     for name in ("a.py", "b.py", "data.bin", "__pycache__/a.pyc"):
         (package / name).write_bytes(b"x = 1")
     where = [tmp_path / "site"], [beside]
-    before = code_in_use.state(*where)
-    assert not code_in_use.changed(before, code_in_use.state(*where))
+    before = contained.code_state(*where)
+    assert not contained.changed_code(before, contained.code_state(*where))
     (package / "__pycache__" / "b.pyc").write_bytes(b"compiled for the first time")
     (package / "data.bin").write_bytes(b"no code")
     (beside / "notes.txt").touch()
-    assert not code_in_use.changed(before, code_in_use.state(*where))
+    assert not contained.changed_code(before, contained.code_state(*where))
     time.sleep(0.05)  # a file system's clock ticks slowly
     times = (package / "a.py").stat()
     (package / "a.py").write_bytes(b"x = 2")
@@ -107,8 +107,8 @@ def test_code_that_an_answer_has_changed_is_noticed(tmp_path):
     (beside / "json.py").touch()
     (beside / "nbgrader").mkdir()
     (beside / "nbgrader" / "__init__.py").touch()
-    changed = code_in_use.changed(before, code_in_use.state(*where))
+    changed = contained.changed_code(before, contained.code_state(*where))
     names = ["__pycache__/a.pyc", "a.py", "b.py", "c.pth"]
     assert changed == [*(str(package / name) for name in names), str(beside / "json.py"),
                        str(beside / "nbgrader" / "__init__.py")]  # fmt: skip
-    assert code_in_use.state()  # of this Python
+    assert contained.code_state()  # of this Python

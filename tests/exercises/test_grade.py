@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from bench.course.exercises import exports, grade, release, solutions
+from bench.course.exercises import exports, grade, release
 from bench.errors import BenchError, UserError
 from bench.files import LINUX
 from tests.exercises.conftest import SAMPLE, edited
@@ -148,7 +148,8 @@ def test_a_page_shows_text_and_its_layout_and_leads_nowhere(graded):
         assert f"<{tag}" not in own
     for attribute in ("javascript:alert", "onload", "onerror", "navbar-fixed-top"):
         assert not re.search(rf"<[^<>]*{attribute}", own)
-    assert "form-action 'none'; base-uri 'none'" in page
+    assert "default-src 'none'" in page and "form-action 'none'; base-uri 'none'" in page
+    assert page.index("Content-Security-Policy") < page.index("charset")  # browsers obey it from its place on
 
 
 def test_feedback(graded):
@@ -189,7 +190,7 @@ def test_nbgrader_is_missing(monkeypatch):
     for command in (
         lambda: grade.run("x", None, str(SAMPLE), None, 1),
         lambda: release.run(None, str(SAMPLE), None),
-        lambda: solutions.run(None, str(SAMPLE), 1),
+        lambda: grade.check_solutions(None, str(SAMPLE), 1),
     ):
         with pytest.raises(UserError, match="nbgrader is missing"):
             command()
@@ -198,11 +199,11 @@ def test_nbgrader_is_missing(monkeypatch):
 def test_solutions_check_says_which_task_does_not_hold(sample, blank):
     tasks = {1: 1.0, 2: 1.0, 3: 0.0}
     found = grade.Grade(sample, tasks, "")
-    assert solutions.wrong_tasks(found, full=True) == [
+    assert grade.wrong_tasks(found, full=True) == [
         "Task 2: the solution scores 1 of 2",
         "Task 3: the solution scores 0 of 1",
     ]
-    assert solutions.wrong_tasks(found, full=False)[0] == "Task 1: the blank scores 1 of 1"
+    assert grade.wrong_tasks(found, full=False)[0] == "Task 1: the blank scores 1 of 1"
 
 
 TWO_TASKS = """\

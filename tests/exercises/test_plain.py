@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench.course.exercises import plain, release
+from bench.course.exercises import plain, release, text
 from tests.exercises.conftest import edited
 from tests.runs import ROOT
 
@@ -64,7 +64,7 @@ def folder(blank, solved, tmp_path_factory):
     answered = edited(solved, task2_answer="def total(rank): raise ValueError('I do not know')")
     (folder / "00_sample" / "00_sample.ipynb").write_text(answered)
     notebook(folder / "notes.ipynb", "x = 1")
-    (folder / "conftest.py").write_text(release.CONFTEST.replace("{WHEEL}", "some.whl"))
+    (folder / "conftest.py").write_text(text.render_template("conftest.py", wheel="some.whl"))
     (folder / "pytest.ini").write_text(release.PYTEST_INI)
     return folder
 

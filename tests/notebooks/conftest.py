@@ -7,8 +7,9 @@ import pytest
 from bench.files import LINUX
 from tests.forked_programs import shared
 
-IMPORTED = ("bench.course.notebook", "bench.course", "ipykernel.kernelapp", "ipykernel.ipkernel", "matplotlib.pyplot",
-            "matplotlib_inline.backend_inline", "pandas", "sklearn.datasets", "scipy.stats")  # fmt: skip
+IMPORTED = ("bench.course.chapters", "nbclient", "bench.course", "ipykernel.kernelapp", "ipykernel.ipkernel",
+            "matplotlib.pyplot", "matplotlib_inline.backend_inline", "pandas", "sklearn.datasets",
+            "scipy.stats")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.course.notebook import kernel_command
+from bench.course.chapters import kernel_command
 from bench.course.shell import own_paths
 from bench.process.tree import MARK, Tree
 from tests.runs import PATIENT

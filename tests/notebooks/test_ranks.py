@@ -191,7 +191,7 @@ def test_the_others_say_one_line_after_the_cause(said):
 def test_the_failure_is_there_to_be_read(said):
     shown = said["raises"].shown[0]["text/plain"]
     assert "'rank': 1" in shown and "'kind': 'raised'" in shown and cell_of("raises") in shown
-    assert "ipykernel_" not in said["raises"].printed + shown and "bench/course/rank.py" not in shown
+    assert "ipykernel_" not in said["raises"].printed + shown and "bench/course/start.py" not in shown
 
 
 def test_quiet_says_the_error_alone(said):
@@ -247,7 +247,7 @@ def test_an_interrupt_of_the_kernel_ends_the_ranks(kernel):
 forks = pytest.mark.skipif(not LINUX, reason="a fork is safe on Linux alone")
 
 # As where there are GPUs: the process that stays imports torch, and no more. It starts in half the time.
-TORCH_ALONE = "from bench.course import warm; warm.visible_gpus = lambda: ['a GPU']"
+TORCH_ALONE = "from bench.course import ranks; ranks.visible_gpus = lambda: ['a GPU']"
 
 FAMILY = """
     def family():
@@ -297,14 +297,14 @@ def test_the_process_that_stays_is_replaced_when_it_is_gone(kernel):
 def test_an_interrupt_while_it_is_starting(kernel):
     """No process id is known yet."""
     code = """
-        from bench.course import warm
-        while warm.kept: warm.kept.pop().stop()
+        from bench.course import ranks
+        while ranks.kept: ranks.kept.pop().stop()
         def interrupted(node, seconds): raise KeyboardInterrupt
-        warm.WarmNode.wait = interrupted
+        ranks.WarmNode.wait = interrupted
         course.run_on_ranks(lambda: 1, 2)
     """
     assert kernel.run(code).raised.startswith("KeyboardInterrupt")
-    assert kernel.run("del warm.WarmNode.wait").raised == "" and kernel.left() == []
+    assert kernel.run("del ranks.WarmNode.wait").raised == "" and kernel.left() == []
 
 
 @forks

@@ -16,8 +16,6 @@ NOTHING = "nothing"
 
 
 class Drawing:
-    """A drawing from a file, as a notebook shows it."""
-
     def __init__(self, path: Path):
         self.path = path
 
@@ -62,10 +60,7 @@ def coverage_grid(ways: dict[str, list[int]], results: dict[str, str]):
 
 @style.styled
 def disagreement(logs: list[list[str]]):
-    """The calls of each rank (a column), and the first call in which they differ. 2 or 3 ranks, at most 12 calls.
-
-    Raises ValueError for more.
-    """
+    """A column of calls per rank, the first difference marked. Raises ValueError for over 3 ranks or 12 calls."""
     from matplotlib.patches import Rectangle
 
     calls = list(zip_longest(*logs, fillvalue=NOTHING))

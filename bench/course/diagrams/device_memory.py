@@ -81,10 +81,7 @@ def device_memory(
     model, image_shape: tuple[int, int, int], per_device_batch: int, num_devices: int = 2, state_per_weight: int = 1,
     name: str = "",
 ):  # fmt: skip
-    """A bar per device, for nn.DataParallel and below it for DDP. Arguments as in ``memory_by_device``.
-
-    name: of the model, for the title.
-    """
+    """A bar per device, under nn.DataParallel and DDP. Arguments as in ``memory_by_device``; name: of the model."""
     bars = []
     for mode in EQUAL_DEVICES:
         devices = memory_by_device(model, image_shape, per_device_batch, num_devices, mode, state_per_weight)
@@ -124,10 +121,7 @@ def device_memory(
 
 
 def paper(height: float, title: str, note: str):
-    """(figure, axes, height): an empty drawing of style.WIDTH × ``height`` inches with a title, and a note below it.
-
-    Data units of the axes are inches, from the lower left.
-    """
+    """(figure, axes, height): an empty drawing with a title, and a note below it. Data units are inches."""
     from matplotlib.figure import Figure
 
     lines = style.wrapped(title, style.TITLE, weight="bold")

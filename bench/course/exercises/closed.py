@@ -1,22 +1,22 @@
-"""Files that answers may not open while they are graded: sets with their solutions, the gradebook, and the notebook
-that is being graded, which has the hidden tests in it.
+"""Blocks files that answers may not open while they are graded: solutions, the gradebook, and the graded notebook with
+its hidden tests.
 
-Copied as ``sitecustomize.py`` to where the kernel and the Pythons that it starts find it, so it imports nothing of this
-project. It stops a look that is easy to take. It is no wall: another program that an answer starts is not watched.
+Copied as ``sitecustomize.py`` to where the kernel and its Python children find it, so it imports nothing of this
+project. It blocks easy access only; it is not a sandbox: other programs that an answer starts are not checked.
 """
 
 import os
 import sys
 
-VARIABLE = "BENCH_CLOSED"  # in the environment: the paths, each of a file or a folder
+VARIABLE = "BENCH_CLOSED"  # in the environment: the closed files and folders
 OPENING = {"open", "os.listdir", "os.scandir", "os.link", "os.symlink", "os.rename", "os.remove", "shutil.copyfile",
            "shutil.copytree", "shutil.move", "sqlite3.connect", "sqlite3.connect/handle"}  # fmt: skip
-JOURNALS = ("-journal", "-wal")  # at the end of a file's name: SQLite reads these files first
+JOURNALS = ("-journal", "-wal")  # suffixes of files that SQLite reads first
 STARTING = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"}
 
 
 def close(paths: list[str]) -> None:
-    """From now on nothing below these paths can be opened, nor given to a command by its name."""
+    """Refuse to open anything below these paths, or to pass them to a command."""
     paths = [os.path.realpath(path) for path in paths]
 
     def refuse(event: str, given: tuple) -> None:

@@ -1,14 +1,10 @@
-"""`bench export`: the problem sets for the graders of other people.
+"""`bench export`: the problem sets for other graders.
 
-gradescope  a zip for each set, as Gradescope's autograder wants it
-            (https://gradescope-autograders.readthedocs.io): ``setup.sh``, ``run_autograder``, this project and the set.
-            It holds solutions and hidden tests, and points are those of `bench grade`.
-classroom   a folder to be the template repository of a GitHub Classroom assignment: what `bench release` makes, with a
-            workflow that runs the visible tests, a step per task (https://github.com/classroom-resources). Hidden tests
-            are not in it, for students read all of it: grade with `bench grade` in the end.
-
-Their scripts are the templates ``*.j2`` in this folder. To add a form: a function ``(names, folder, to, key) -> paths``
-and its line in FORMS.
+gradescope  a zip per set for Gradescope's autograder (https://gradescope-autograders.readthedocs.io): ``setup.sh``,
+            ``run_autograder``, this project and the set, with solutions and hidden tests. Points as in `bench grade`.
+classroom   a template repository for GitHub Classroom: what `bench release` makes, with a workflow that runs the
+            visible tests, a step per task (https://github.com/classroom-resources). Students read all of it, so it has
+            no hidden tests: grade with `bench grade` in the end.
 """
 
 import csv
@@ -18,17 +14,17 @@ import zipfile
 from pathlib import Path
 
 from bench import files
+from bench.course.chapters import write_text
 from bench.course.exercises import release, text
 from bench.errors import UserError
 from bench.files import PROJECT
 
 EXPORTS = PROJECT / "build" / "export"
-PARTS = ("bench", "pyproject.toml", "README.md", "LICENSE", "Makefile")  # of this project, what grading needs
+PARTS = ("bench", "pyproject.toml", "README.md", "LICENSE", "Makefile")  # of this project, needed for grading
 EXECUTABLE = 0o755 << 16  # of a file in a zip
 
 
 def run(form: str, names: str | None, folder: str | None, out: str | None, key: int = 0) -> int:
-    """The command. Returns the exit code. key: of hidden tests. Raises UserError for a form that there is not."""
     if form not in FORMS:
         raise UserError(f"TO={form}: choose one of {', '.join(FORMS)}")
     to = Path(out) if out else EXPORTS / form
@@ -39,9 +35,11 @@ def run(form: str, names: str | None, folder: str | None, out: str | None, key: 
 
 
 def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
+    parts = [file for name in PARTS for file in (PROJECT / name, *sorted((PROJECT / name).rglob("*")))]
+    parts = [file for file in parts if file.is_file() and "__pycache__" not in file.parts]
     made = []
     for path in text.sets(names, folder):
-        text.read(path, key)  # a set with a mistake in it is refused here
+        text.read(path, key)  # raises UserError for a mistake in the set
         made.append(to / f"{path.stem}.zip")
         with (
             files.written_whole(made[-1]) as temporary,
@@ -50,24 +48,14 @@ def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) ->
             for name in ("setup.sh", "run_autograder"):
                 info = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
                 info.external_attr, info.compress_type = EXECUTABLE, zipfile.ZIP_DEFLATED
-                archive.writestr(info, release.from_template(name, key=key))
-            for file in parts():
+                archive.writestr(info, text.render_template(name, key=key))
+            for file in parts:
                 archive.write(file, Path("project") / file.relative_to(PROJECT))
             archive.write(path, Path("project") / "sets" / path.name)
     return made
 
 
-def parts() -> list[Path]:
-    """The files of this project that grading needs."""
-    found = []
-    for name in PARTS:
-        place = PROJECT / name
-        found += [place] if place.is_file() else sorted(place.rglob("*"))
-    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
-
-
 def classroom(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
-    """The released folder with the workflow in it. Raises UserError for a KEY, for it has no hidden tests."""
     if key:
         raise UserError(f"KEY={key}: TO=classroom has no hidden tests: give it to `make grade`")
     release.run(names, folder, str(to))
@@ -79,41 +67,36 @@ def classroom(names: str | None, folder: str | None, to: Path, key: int = 0) -> 
     (wheel,) = (path.name for path in to.glob("*.whl"))
     workflow = to / ".github" / "workflows" / "classroom.yml"
     workflow.parent.mkdir(parents=True, exist_ok=True)
-    release.write(workflow, release.from_template("classroom.yml", wheel=wheel, tasks=tasks))
+    write_text(workflow, text.render_template("classroom.yml", wheel=wheel, tasks=tasks))
     return [workflow]
 
 
 FORMS = {"gradescope": gradescope, "classroom": classroom}
 
 
-# --- What run_autograder calls -------------------------------------------------------------------------------------
+# --- Called by run_autograder -----------------------------------------------------------------------------------------
 
 
-def results_of(grades: Path, said: str) -> dict:
-    """Gradescope's results of the one student in a folder of `bench grade`. said: what that printed.
+def results_of(grades: Path, output: str) -> dict:
+    """Gradescope's results for the one student in a folder of `bench grade`. output: what that printed.
 
-    The form: https://gradescope-autograders.readthedocs.io/en/latest/specs/#output-format. A notebook that could not be
-    graded has no points, and its reason is the output.
+    Format: https://gradescope-autograders.readthedocs.io/en/latest/specs/#output-format. The reason why a notebook
+    could not be graded is the output.
     """
     if not (grades / "tasks.csv").exists():
-        return {"score": 0, "output": said or "nothing was handed in", "visibility": "visible"}
+        return {"score": 0, "output": output or "nothing was handed in", "visibility": "visible"}
     with (grades / "tasks.csv").open(newline="") as file:
-        tasks = list(csv.DictReader(file))
+        tests = [{"name": f"{task['set']}, task {task['task']}", "score": float(task["points"]),
+                  "max_score": float(task["max"])} for task in csv.DictReader(file)]  # fmt: skip
     with (grades / "grades.csv").open(newline="") as file:
         reasons = [row["reason"] for row in csv.DictReader(file) if row["reason"]]
-    tests = [
-        {"name": f"{task['set']}, task {task['task']}", "score": float(task["points"]), "max_score": float(task["max"])}
-        for task in tasks
-    ]
     return {"tests": tests, "output": "\n".join(reasons), "visibility": "visible"}
 
 
 def main() -> None:
-    """``python -m bench.course.exercises.exports GRADES SAID RESULTS``."""
-    grades, said, results = map(Path, sys.argv[1:])
-    made = results_of(grades, said.read_text().strip())
-    with files.written_whole(results) as temporary:
-        temporary.write_text(json.dumps(made, indent=1) + "\n")
+    grades, output, results = map(Path, sys.argv[1:])
+    made = results_of(grades, output.read_text().strip())
+    write_text(results, json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":

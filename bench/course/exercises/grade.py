@@ -1,12 +1,11 @@
-"""`bench grade`: points and feedback of everything that was handed in.
+"""`bench grade`: points and feedback for all submissions. `bench solutions-check`: solutions score full, blanks zero.
 
 build/grades/
-    grades.csv              student, set, points, max, reason, look: a row per notebook
+    grades.csv              student, set, points, max, reason, look: one row per notebook
     tasks.csv               student, set, task, points, max
-    STUDENT/NN_name.html    feedback: the notebook as it ran, with the points and the messages of the tests
+    STUDENT/NN_name.html    feedback: the executed notebook, with points and test messages
 
-Every notebook is graded by nbgrader in a folder and a session of its own. One that hangs is ended; what it has started
-is ended in any case.
+nbgrader grades each notebook in its own folder and session. All processes that a notebook starts are ended.
 """
 
 import html
@@ -19,14 +18,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import files, spreadsheet
-from bench.course.exercises import code_in_use, nbgrading, submissions, text
+from bench.course.chapters import write_text
+from bench.course.exercises import contained, nbgrading, release, submissions, text
 from bench.course.exercises.nbgrading import Course, NotGraded
 from bench.course.exercises.submissions import Submission, Unreadable
 from bench.errors import ExitCode, printable
 from bench.files import CLONE, PROJECT
 
 GRADES = (PROJECT if CLONE else Path()) / "build" / "grades"
-# A line of the contents that nbgrader makes; a cell's id begins as text.py makes it.
+# A line in nbgrader's list of contents; text.py makes the ids of cells.
 CONTENTS = re.compile(
     r"(?P<open><a href=\"#(?P<comment>comment-)?s\d\d-task(?P<task>\d+)-[a-z]+(?:-(?P<test>\d+))?\">)"
     r"(?:Test cell|Comment)</a>"
@@ -39,8 +39,7 @@ ERROR_PAGE = (
 
 @dataclass(frozen=True)
 class Grade:
-    """tasks: points by number of the task. reason: why there are none, when the notebook could not be graded.
-    look: what a person should look at in the answers."""
+    """tasks: task number -> points. reason: why the notebook could not be graded. look: what to check by hand."""
 
     problem_set: text.ProblemSet
     tasks: dict[int, float]
@@ -55,36 +54,37 @@ class Grade:
 
 def run(submitted: str, names: str | None, folder: str | None, out: str | None, cell_limit_s: float,
         key: int = 0) -> int:  # fmt: skip
-    """The command. Returns the exit code: 2 when something that lay there could not be graded. key: of hidden tests.
+    """`bench grade`. Returns exit code 2 when something could not be graded. key: of the hidden tests.
 
-    All that is read is read before the first answer runs: the answers run as this user, and could change it. What was
-    written is written again where they have changed it.
+    Reads everything before the first answer runs, because answers run as this user and could change it. Results that
+    an answer has changed are written again.
     """
     paths = text.sets(names, folder)
     nbgrading.required()
-    found, said = submissions.find(Path(submitted), [path.stem for path in paths])
+    found, problems = submissions.find(Path(submitted), [path.stem for path in paths])
     wanted = {one.name for one in found}
     problem_sets = {path.stem: text.read(path, key) for path in paths if path.stem in wanted}
     handed_in = [(one, read(one)) for one in found]
     course = nbgrading.make_release(list(problem_sets.values()))
     to = Path(out) if out else GRADES
     to.mkdir(parents=True, exist_ok=True)
-    place, code, graded = to.resolve(), code_in_use.state(), []
+    place, code, graded = to.resolve(), contained.code_state(), []
     print(f"{'student':20} {'set':28} {'points':>10}  {'time':>7}  tasks", flush=True)
     for one, cells in handed_in:
         started = time.monotonic()
         try:
             grade = grade_one(course, problem_sets[one.name], cells, cell_limit_s)
-        except Exception as error:  # whatever a notebook does is its own zero, and nobody else's
+        except Exception as error:  # one notebook's failure must not cost others
             known = isinstance(error, NotGraded | Unreadable)
             grade = zero(problem_sets[one.name], one, str(error) if known else f"{type(error).__name__}: {error}")
-            said += [f"{str(one.path)!r}: {grade.reason}"] if one.path else []
-        said += [f"{one.student}/{one.name} changed {path}: it is written again" for path in write_out(place, graded)]
+            problems += [f"{str(one.path)!r}: {grade.reason}"] if one.path else []
+        problems += [f"{one.student}/{one.name} changed {path}: it is written again"
+                     for path in write_out(place, graded)]  # fmt: skip
         graded.append((one, grade))
-        write_out(place, graded)  # what is there stays there, should the teacher stop it
-        print(line(one, grade, time.monotonic() - started), flush=True)
-        if other := code_in_use.changed(code, code_in_use.state()):
-            said.append(
+        write_out(place, graded)  # now, in case the teacher stops it
+        print(table_line(one, grade, time.monotonic() - started), flush=True)
+        if other := contained.changed_code(code, contained.code_state()):
+            problems.append(
                 f"{one.student}/{one.name} changed {other[0]}, which would run with every notebook after it: put it "
                 "back, take that notebook out, and grade again"
             )
@@ -94,13 +94,12 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
     print(f"feedback: {to}/STUDENT/SET.html, a page for each student to hand back; by task: {to / 'tasks.csv'}")
     if any(grade.look for _, grade in graded):
         print("look at: read these answers yourself before you hand anything back")
-    for sentence in said:
-        print(f"bench: {printable(sentence)}", file=sys.stderr)
-    return ExitCode.REFUSED if said else ExitCode.DONE
+    for problem in problems:
+        print(f"bench: {printable(problem)}", file=sys.stderr)
+    return ExitCode.REFUSED if problems else ExitCode.DONE
 
 
 def read(one: Submission) -> list[dict] | Unreadable:
-    """The cells of what was handed in, or why there are none."""
     try:
         return Unreadable(one.problem) if one.problem else submissions.cells_of(one.path)
     except Unreadable as error:
@@ -110,7 +109,6 @@ def read(one: Submission) -> list[dict] | Unreadable:
 def grade_one(
     course: Course, problem_set: text.ProblemSet, cells: list[dict] | Unreadable, cell_limit_s: float
 ) -> Grade:
-    """Grade the cells of a notebook that was handed in. Raises Unreadable, NotGraded."""
     if isinstance(cells, Unreadable):
         raise cells
     notebook = submissions.merged(course.releases[problem_set.name], cells)
@@ -119,43 +117,39 @@ def grade_one(
 
 
 def grade_text(course: Course, problem_set: text.ProblemSet, notebook: str, cell_limit_s: float) -> Grade:
-    """Grade a notebook that is given as text. Raises NotGraded."""
     with tempfile.TemporaryDirectory(prefix="notebook-", ignore_cleanup_errors=True) as temporary:
         graded = nbgrading.grade(course, problem_set.name, notebook, Path(temporary), cell_limit_s)
     tasks = {task.number: sum(graded.scores.get(test) or 0.0 for test in task.tests) for task in problem_set.tasks}
-    return Grade(problem_set, tasks, named(graded.feedback, problem_set))
-
-
-def named(feedback: str, problem_set: text.ProblemSet) -> str:
-    """A page of nbgrader's with the names of the tasks in its list of contents, where it writes "Test cell"."""
     titles = {task.number: f"Task {task.number}{': ' * bool(task.title)}{task.title}" for task in problem_set.tasks}
 
-    def name(link: re.Match) -> str:
+    def name(link: re.Match) -> str:  # nbgrader calls every entry "Test cell"
         title = html.escape(titles.get(int(link["task"]), f"Task {link['task']}"))
         more = ", the grader's comment" if link["comment"] else f", test {link['test']}" if link["test"] else ""
         return f"{link['open']}{title}{more}</a>"
 
-    return CONTENTS.sub(name, feedback)
+    return Grade(problem_set, tasks, CONTENTS.sub(name, graded.feedback))
 
 
 def zero(problem_set: text.ProblemSet, one: Submission, reason: str) -> Grade:
-    """No points, and a page that says why."""
-    reason = printable(reason)  # a line of nbgrader's log, to which answers can write
+    reason = printable(reason)  # from nbgrader's log, to which answers can write
     title = html.escape(f"{one.student}: {one.name}")
     page = ERROR_PAGE.format(title=title, points=problem_set.points, reason=html.escape(reason))
     return Grade(problem_set, {task.number: 0.0 for task in problem_set.tasks}, page, reason)
 
 
-def line(one: Submission, grade: Grade, seconds: float) -> str:
-    """A row of the table on the terminal."""
-    tasks = " ".join(f"{number}:{points:g}/{task.points:g}" for task, (number, points)
-                     in zip(grade.problem_set.tasks, grade.tasks.items(), strict=True))  # fmt: skip
+def table_line(one: Submission, grade: Grade, seconds: float) -> str:
+    tasks = " ".join(f"{task.number}:{grade.tasks[task.number]:g}/{task.points:g}" for task in grade.problem_set.tasks)
     look = f"; look at: {', '.join(grade.look)}" if grade.look else ""
     total = f"{grade.points:g} of {grade.problem_set.points:g}"
     return f"{one.student:20} {one.name:28} {total:>10}  {seconds:5.0f} s  {grade.reason or tasks}{look}"
 
 
-def tables(graded: list[tuple[Submission, Grade]]) -> dict[str, str]:
+# --- Results on disk --------------------------------------------------------------------------------------------------
+
+
+def write_out(to: Path, graded: list[tuple[Submission, Grade]]) -> list[str]:
+    if not graded:
+        return []
     rows = [["student", "set", "points", "max", "reason", "look"]]
     by_task = [["student", "set", "task", "points", "max"]]
     for one, grade in graded:
@@ -163,21 +157,15 @@ def tables(graded: list[tuple[Submission, Grade]]) -> dict[str, str]:
         rows.append([one.student, one.name, points, most, grade.reason, "; ".join(grade.look)])
         for task in grade.problem_set.tasks:
             by_task.append([one.student, one.name, task.number, f"{grade.tasks[task.number]:g}", f"{task.points:g}"])
-    return {"grades.csv": spreadsheet.text(rows), "tasks.csv": spreadsheet.text(by_task)}
-
-
-def write_out(to: Path, graded: list[tuple[Submission, Grade]]) -> list[str]:
-    """Write the pages and the tables that are not there as they should be; returns their paths."""
     wanted = {to / one.student / f"{one.name}.html": grade.feedback for one, grade in graded}
-    wanted |= {to / name: content for name, content in tables(graded).items()} if graded else {}
-    other = [path for path, content in wanted.items() if not holds(path, content)]
-    for path in other:
+    wanted |= {to / "grades.csv": spreadsheet.text(rows), to / "tasks.csv": spreadsheet.text(by_task)}
+    changed = [path for path, content in wanted.items() if not holds(path, content)]
+    for path in changed:
         put(path, wanted[path])
-    return [str(path) for path in other]
+    return [str(path) for path in changed]
 
 
 def holds(path: Path, content: str) -> bool:
-    """Whether a file is a plain one in a plain folder, and has this text."""
     try:
         return not path.parent.is_symlink() and files.read_plain(path, links=False) == content.encode()
     except (OSError, ValueError):
@@ -185,7 +173,7 @@ def holds(path: Path, content: str) -> bool:
 
 
 def put(path: Path, content: str) -> None:
-    """Write a file, whatever an answer has left in its place or in its folder's."""
+    """Write a file, whatever an answer has put in place of it or of its folder."""
     if path.parent.is_symlink() or path.parent.is_file():
         path.parent.unlink()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,5 +181,47 @@ def put(path: Path, content: str) -> None:
         shutil.rmtree(path)
     elif path.is_symlink() or not path.is_file():
         path.unlink(missing_ok=True)
-    with files.written_whole(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+    write_text(path, content)
+
+
+# --- bench solutions-check --------------------------------------------------------------------------------------------
+
+
+def check_solutions(names: str | None, folder: str | None, cell_limit_s: float, key: int = 0) -> int:
+    """`bench solutions-check`. Returns exit code 1 when a set fails. key: of the hidden tests."""
+    problem_sets = [text.read(path, key) for path in text.sets(names, folder)]
+    nbgrading.required()
+    failed = False
+    print(f"{'set':30} {'points':>6}  {'solved':>6}  {'blank':>6}")
+    course = nbgrading.make_release(problem_sets)
+    for problem_set in problem_sets:
+        started = time.monotonic()
+        blank = course.releases[problem_set.name]
+        release.check(problem_set, blank)
+        found, wrong = [], []
+        for notebook, full in ((solved(problem_set, blank), True), (blank, False)):
+            try:
+                graded = grade_text(course, problem_set, notebook, cell_limit_s)
+                found.append(f"{graded.points:g}")
+                wrong += wrong_tasks(graded, full)
+            except NotGraded as error:
+                found.append("–")
+                wrong.append(str(error))
+        failed |= bool(wrong)
+        seconds = f"{time.monotonic() - started:.0f} s"
+        row = f"{problem_set.name:30} {problem_set.points:6g}  {found[0]:>6}  {found[1]:>6}  {seconds:>6}"
+        print(row, "; ".join(wrong), flush=True)
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def solved(problem_set: text.ProblemSet, blank: str) -> str:
+    """The students' copy with the solutions in it."""
+    cells = [{"cell_type": cell.cell_type, "source": cell.source, "id": cell.id} for cell in problem_set.notebook.cells]
+    return submissions.merged(blank, cells)
+
+
+def wrong_tasks(graded: Grade, full: bool) -> list[str]:
+    kind = "the solution" if full else "the blank"
+    return [f"Task {task.number}: {kind} scores {graded.tasks[task.number]:g} of {task.points:g}"
+            for task in graded.problem_set.tasks
+            if graded.tasks[task.number] != (task.points if full else 0)]  # fmt: skip

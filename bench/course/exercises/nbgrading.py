@@ -1,10 +1,9 @@
-"""What nbgrader does, in a process of its own, in a course folder that is made for it and thrown away.
+"""nbgrader in a process of its own, in a temporary course folder.
 
-``make_release`` makes the students' copies of some sets and the gradebook, which holds the hidden tests, no solution
-and no rubric. Both are kept in memory: a file that all notebooks are graded by could be changed by the first of them.
-``grade`` writes that gradebook and one notebook to a folder, runs the cells in a kernel of this Python, and gives the
-points of every test cell and the feedback. nbgrader names folders by student and assignment; no name that a student has
-chosen is among them.
+``make_release`` makes the students' copies and the gradebook, which holds hidden tests but no solution or rubric. Both
+stay in memory, because the first graded notebook could change files that the others need. ``grade`` writes the
+gradebook and one notebook to a folder, runs the cells, and returns each test's points and the feedback. Folders are
+never named by students.
 """
 
 import html
@@ -23,27 +22,27 @@ from bench.errors import BenchError, UserError
 from bench.files import PROJECT
 
 CELL_LIMIT_S = 60.0
-# A student's page in a teacher's browser runs no script, fetches and sends nothing: what it needs is in it. What this
-# has no say over is not in the page: nbgrader_feedback.py.
+# In a teacher's browser a student's page runs no script, loads and sends nothing. nbgrader_hooks.py removes the tags
+# that this policy does not cover.
 POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
     "img-src data:; font-src data:; form-action 'none'; base-uri 'none'\">"
 )
 NO_PAGE = "<!DOCTYPE html><html><head></head><p>nbgrader could make no page of this notebook: {}</p>\n"
-NOTEBOOK_CELLS = 5  # the whole notebook may take as long as so many cells
-LOG_BYTES = 100_000  # of its end that are read
-START_S = 60.0  # and this more, for nbgrader and a kernel to start on a busy machine
+NOTEBOOK_CELLS = 5  # the whole notebook may take as long as this many cells,
+START_S = 60.0  # and this much for nbgrader and a kernel to start on a busy machine
+LOG_BYTES = 100_000  # read from its end
 STUDENT = "student"
-FEEDBACK = "bench.course.exercises.nbgrader_feedback"
+HOOKS = "bench.course.exercises.nbgrader_hooks"
 
 
 class NotGraded(BenchError):
-    """A notebook that could not be graded; one line says why."""
+    """A notebook could not be graded, with the reason in one line."""
 
 
 @dataclass(frozen=True)
 class Graded:
-    """scores: id of a test cell -> points. feedback: the page, as text."""
+    """scores: id of a test cell -> points. feedback: the HTML page."""
 
     scores: dict[str, float]
     feedback: str
@@ -51,8 +50,8 @@ class Graded:
 
 @dataclass(frozen=True)
 class Course:
-    """What all notebooks of a class are graded by. releases: the students' copies by the name of the set. gradebook:
-    nbgrader's, as bytes. closed: paths that answers may not open."""
+    """releases: name of a set -> the students' copy. gradebook: nbgrader's file. closed: paths that answers may not
+    open."""
 
     releases: dict[str, str]
     gradebook: bytes
@@ -60,7 +59,6 @@ class Course:
 
 
 def required() -> None:
-    """Raise UserError when nbgrader is missing."""
     from importlib.util import find_spec
 
     if find_spec("nbgrader") is None:
@@ -68,8 +66,7 @@ def required() -> None:
 
 
 def make_release(problem_sets: list) -> Course:
-    """The students' copies and the gradebook of some sets. Raises NotGraded with nbgrader's words when it refuses a
-    set."""
+    """The students' copies and the gradebook of some sets. Raises NotGraded when nbgrader refuses a set."""
     required()
     names = [problem_set.name for problem_set in problem_sets]
     with tempfile.TemporaryDirectory(prefix="course-") as temporary:
@@ -86,58 +83,49 @@ def make_release(problem_sets: list) -> Course:
 
 
 def grade(course: Course, name: str, notebook: str, folder: Path, cell_limit_s: float = CELL_LIMIT_S) -> Graded:
-    """Run and grade one notebook, whose text is given, in an empty ``folder``.
-
-    Raises NotGraded when it was not finished within its limit, or broke.
-    """
+    """Run and grade the text of a notebook in an empty ``folder``. Raises NotGraded."""
     (folder / "gradebook.db").write_bytes(course.gradebook)
     path = folder / "submitted" / STUDENT / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True)
     path.write_text(notebook)
     closed_paths = [*course.closed, *(str(folder.resolve() / f"gradebook.db{end}") for end in ("", *closed.JOURNALS))]
-    # The cells run where nbgrader has written them all, with the hidden tests.
+    # The cells run in the folder to which nbgrader has written them with the hidden tests.
     closed_paths.append(str(folder.resolve() / "autograded" / STUDENT / name / f"{name}.ipynb"))
     call(folder, START_S + NOTEBOOK_CELLS * cell_limit_s, "grade", name, str(cell_limit_s), closed_paths=closed_paths)
-    feedback = folder / "feedback" / STUDENT / name / f"{name}.html"
-    return Graded(json.loads((folder / "scores.json").read_text()), guarded(feedback.read_text()))
-
-
-def guarded(page: str) -> str:
-    """A page under POLICY, which a browser obeys from where it stands: at the very start of the head.
-
-    >>> guarded("<!DOCTYPE html><html><head><title>x").partition("<title>")[0].endswith(f"<head>{POLICY}")
-    True
-    """
-    before, head, rest = page.partition("<head>")
-    return f"{before}{head}{POLICY}{rest}" if head else f"{POLICY}{page}"
+    page = (folder / "feedback" / STUDENT / name / f"{name}.html").read_text()
+    before, head, rest = page.partition("<head>")  # browsers obey a policy from its place on: it comes first
+    page = f"{before}{head}{POLICY}{rest}" if head else f"{POLICY}{page}"
+    return Graded(json.loads((folder / "scores.json").read_text()), page)
 
 
 def call(folder: Path, limit_s: float, *arguments: str, closed_paths: list[str] | None = None) -> None:
-    """Run this file as a program in a course folder, with a limit. closed_paths: what its kernel may not open. Raises
-    NotGraded when it does not end well."""
+    """Run this file as a program in a course folder. closed_paths: what its kernel may not open. Raises NotGraded."""
     folder = folder.resolve()
     (folder / "tmp").mkdir(exist_ok=True)
-    spec = folder / "jupyter" / "kernels" / "python3" / "kernel.json"
-    spec.parent.mkdir(parents=True, exist_ok=True)
     without = folder / "without"  # for alembic, too
     without.mkdir(exist_ok=True)
     (without / f"{chapters.ADDRESSES}.py").write_text("raise ImportError\n")
     (folder / "guard").mkdir(exist_ok=True)
     shutil.copy(closed.__file__, folder / "guard" / "sitecustomize.py")
-    paths = own_paths()  # nbgrader calls alembic by its name
-    path = os.pathsep.join([str(without), paths["PYTHONPATH"]])
-    of_kernel = {"PYTHONPATH": f"{folder / 'guard'}{os.pathsep}{path}", "PYTHONSAFEPATH": ""}
-    of_kernel[closed.VARIABLE] = os.pathsep.join(closed_paths or [])
+    paths = own_paths()  # PATH, too: nbgrader calls alembic by its name
+    python_path = os.pathsep.join([str(without), paths["PYTHONPATH"]])
+    of_kernel = {
+        "PYTHONPATH": f"{folder / 'guard'}{os.pathsep}{python_path}",
+        "PYTHONSAFEPATH": "",
+        closed.VARIABLE: os.pathsep.join(closed_paths or []),
+    }
     kernel = {"argv": chapters.kernel_command(), "display_name": "Python 3", "language": "python", "env": of_kernel}
+    spec = folder / "jupyter" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True, exist_ok=True)
     spec.write_text(json.dumps(kernel))
-    own = {f"JUPYTER_{kind}_DIR": str(folder / "jupyter" / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
     environment = {
         **os.environ,
-        **own,  # nothing of the user's own settings
+        # None of the user's settings.
+        **{f"JUPYTER_{kind}_DIR": str(folder / "jupyter" / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")},
         "JUPYTER_PATH": str(folder / "jupyter"),
         "IPYTHONDIR": str(folder / "jupyter" / "ipython"),
         **paths,
-        "PYTHONPATH": path,
+        "PYTHONPATH": python_path,
         "PYTHONSAFEPATH": "1",  # no module of the working folder, where answers may have put one
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "TMPDIR": str(folder / "tmp"),
@@ -153,6 +141,9 @@ def call(folder: Path, limit_s: float, *arguments: str, closed_paths: list[str] 
         raise NotGraded(f"nbgrader ended with code {code}: {lines[-1] if lines else 'it printed nothing'}")
 
 
+# --- In its own process -----------------------------------------------------------------------------------------------
+
+
 def main() -> None:
     """``python -m bench.course.exercises.nbgrading FOLDER generate NAME …``, or ``… grade NAME CELL_LIMIT_S``."""
     folder, what, *arguments = sys.argv[1:]
@@ -160,7 +151,6 @@ def main() -> None:
 
 
 def api(folder: Path, **settings):
-    """nbgrader, working in a folder. settings: class -> its options."""
     from nbgrader.apps import NbGraderAPI
     from traitlets.config import Config
 
@@ -168,22 +158,21 @@ def api(folder: Path, **settings):
     config.CourseDirectory.root = str(folder)
     config.ClearSolutions.code_stub = {"python": "# Your answer here.\nraise NotImplementedError()"}
     config.HTMLExporter.sanitize_html = True
-    config.HTMLExporter.filters = {"markdown2html": f"{FEEDBACK}.markdown", "clean_html": f"{FEEDBACK}.clean"}
+    config.HTMLExporter.filters = {"markdown2html": f"{HOOKS}.markdown", "clean_html": f"{HOOKS}.clean"}
     return NbGraderAPI(config=config)
 
 
 def generate(folder: Path, *names: str) -> None:
     nbgrader = api(folder)
     for name in names:
-        succeed(nbgrader.generate_assignment(name))
+        check_success(nbgrader.generate_assignment(name))
 
 
 def autograde(folder: Path, name: str, cell_limit_s: str) -> None:
-    """Run, grade, and write the feedback and scores.json."""
     from nbgrader.api import Gradebook
     from nbgrader.converters.autograde import Autograde
 
-    from bench.course.exercises.nbgrader_execution import Execution
+    from bench.course.exercises.nbgrader_hooks import Execution
 
     steps = Autograde.autograde_preprocessors.default()[1:]  # after its own execution
     Execution.gradebook = folder / "gradebook.db"
@@ -192,7 +181,7 @@ def autograde(folder: Path, name: str, cell_limit_s: str) -> None:
         Autograde={"autograde_preprocessors": [Execution, *steps]},
         Execution={"timeout": int(float(cell_limit_s))},
     )
-    succeed(nbgrader.autograde(name, STUDENT))
+    check_success(nbgrader.autograde(name, STUDENT))
     if Execution.changed:
         sys.exit("the answers have changed the gradebook")
     with Gradebook(f"sqlite:///{folder}/gradebook.db") as gradebook:
@@ -200,15 +189,14 @@ def autograde(folder: Path, name: str, cell_limit_s: str) -> None:
         scores = {grade.name: grade.score for grade in grades}
     page = folder / "feedback" / STUDENT / name / f"{name}.html"
     try:
-        succeed(nbgrader.generate_feedback(name, STUDENT))
-    except SystemExit as why:  # what an answer has shown is no reason to take its points
+        check_success(nbgrader.generate_feedback(name, STUDENT))
+    except SystemExit as why:  # the points stay, whatever an answer displays
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(NO_PAGE.format(html.escape(str(why))), encoding="utf-8")
     (folder / "scores.json").write_text(json.dumps(scores))
 
 
-def succeed(result: dict) -> None:
-    """Leave the program when nbgrader has not done what it was asked; its last line says why."""
+def check_success(result: dict) -> None:
     print(result.get("log", ""))
     if not result["success"]:
         print(result["error"])

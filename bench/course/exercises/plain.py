@@ -1,6 +1,6 @@
-"""The visible tests of notebooks as tests of pytest: what the ``conftest.py`` of a release takes in.
+"""The visible tests of notebooks as tests of pytest: imported by the ``conftest.py`` of a release.
 
-A notebook is run once, from the top, in a fresh process without Jupyter; each of its test cells is one test.
+A notebook runs once in a fresh process without Jupyter; each of its test cells is one test.
 """
 
 import json
@@ -20,27 +20,24 @@ NOT_REACHED = "this cell was not reached: the process ended before it"
 
 
 def pytest_collect_file(file_path: Path, parent):
-    """Problem sets are collected, and no other notebook."""
     if file_path.suffix == ".ipynb" and tests_of(file_path):
         return NotebookFile.from_parent(parent, path=file_path)
     return None
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """The points that the visible tests give."""
-    points = {}
-    for outcome in ("passed", "failed"):
+    points = {"passed": 0.0, "failed": 0.0}
+    for outcome in points:
         for report in terminalreporter.getreports(outcome):
-            for name, value in report.user_properties:
-                if name == "points" and report.when == "call":
-                    points[outcome] = points.get(outcome, 0) + value
-    if points:
-        total = sum(points.values())
-        terminalreporter.write_line(f"points by the visible tests: {points.get('passed', 0):g} of {total:g}")
+            points[outcome] += sum(
+                value for name, value in report.user_properties if name == "points" and report.when == "call"
+            )
+    if total := sum(points.values()):
+        terminalreporter.write_line(f"points by the visible tests: {points['passed']:g} of {total:g}")
 
 
 def tests_of(path: Path) -> dict[str, float]:
-    """The test cells of a notebook: id -> points. Empty for a file that is no problem set."""
+    """The test cells of a notebook: id -> points. Empty if the file is not a problem set."""
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         settings = [cell["metadata"].get("nbgrader", {}) for cell in notebook["cells"]]
@@ -54,13 +51,14 @@ class Failed(Exception):
 
 
 class NotebookFile(pytest.File):
+    found: dict[str, dict] | None = None
+
     def collect(self):
         for name, points in tests_of(self.path).items():
             yield TestCell.from_parent(self, name=name, points=points)
 
     def results(self) -> dict[str, dict]:
-        """What came of each cell: id -> line of ``cells``. Runs the notebook the first time."""
-        if not hasattr(self, "found"):
+        if self.found is None:
             self.found = run([self.path])[0]
         return self.found
 
@@ -71,16 +69,13 @@ class TestCell(pytest.Item):
         self.user_properties.append(("points", points))
 
     def runtest(self) -> None:
-        """Raises Failed with the words of the cell's error."""
-        results = self.parent.results()
-        result = results.get(self.name, {"error": NOT_REACHED, "output": ""})
+        result = self.parent.results().get(self.name, {"error": NOT_REACHED, "output": ""})
         if result["output"]:
             self.add_report_section("call", "stdout", result["output"])
         if result["error"]:
             raise Failed(result["error"])
 
     def repr_failure(self, excinfo, style=None):
-        """The message alone, where the cell says it."""
         return str(excinfo.value) if isinstance(excinfo.value, Failed) else super().repr_failure(excinfo)
 
     def reportinfo(self):
@@ -88,10 +83,7 @@ class TestCell(pytest.Item):
 
 
 def run(notebooks: list[Path], cell_limit_s: float = CELL_LIMIT_S) -> list[dict[str, dict]]:
-    """Run the code cells of notebooks one after the other in one process: a dict each, id -> line of ``cells``.
-
-    Whatever the cells start is ended.
-    """
+    """Run notebooks one after the other in one process: for each, cell id -> its line of ``cells``."""
     with tempfile.TemporaryDirectory(prefix="cells-", ignore_cleanup_errors=True) as temporary:
         results, log = Path(temporary) / "results", Path(temporary) / "log"
         paths = [str(Path(notebook).resolve()) for notebook in notebooks]

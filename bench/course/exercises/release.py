@@ -1,7 +1,7 @@
-"""`bench release`: what is handed out. No solution, no hidden test, no rubric; three ways to work without a clone.
+"""`bench release`: what students get, without solutions, hidden tests and rubrics.
 
 build/release/
-    README.md               what to do, by way of working
+    README.md               instructions
     NN_name/NN_name.ipynb   a problem set, made by nbgrader from the text
     conftest.py, pytest.ini `python -m pytest` runs the visible tests
     ….whl                   this project, for a hosted notebook
@@ -15,31 +15,16 @@ import tempfile
 from pathlib import Path
 
 from bench import files
+from bench.course.chapters import write_text
 from bench.course.exercises import nbgrading, text
 from bench.errors import BenchError, UserError
 from bench.files import PROJECT
 from bench.process.tree import capture
 
 RELEASE = PROJECT / "build" / "release"
-BESIDE = ("README.md", "conftest.py", "pytest.ini")  # the sets' folders
 WHEEL_S = 600.0  # for pip to build the package
-MADE = ".released.json"  # checksums of the notebooks as they were made: one that differs holds answers
-
-CONFTEST = '''\
-"""`python -m pytest` runs the visible tests of every notebook in this folder: see README.md."""
-
-import pytest
-
-try:
-    from bench.course.exercises.plain import pytest_collect_file, pytest_terminal_summary  # noqa: F401
-except ImportError as error:
-    raise pytest.UsageError(f"{error}: install the package first: python -m pip install {WHEEL}") from None
-'''
-
-PYTEST_INI = """\
-[pytest]
-addopts = -p no:cacheprovider --tb=short
-"""
+MADE = ".released.json"  # set -> checksum of its released notebook: one that differs has been edited
+PYTEST_INI = "[pytest]\naddopts = -p no:cacheprovider --tb=short\n"
 
 
 def run(names: str | None, folder: str | None, out: str | None) -> int:
@@ -49,36 +34,26 @@ def run(names: str | None, folder: str | None, out: str | None) -> int:
     notebooks = nbgrading.make_release(problem_sets).releases
     for problem_set in problem_sets:
         check(problem_set, notebooks[problem_set.name])
-    keep_answers(to, notebooks)
     made = read_made(to)
+    keep_answers(to, notebooks, made)
     for name, notebook in notebooks.items():
         (to / name).mkdir(parents=True, exist_ok=True)
-        write(to / name / f"{name}.ipynb", notebook)
+        write_text(to / name / f"{name}.ipynb", notebook)
         made[name] = checksum(notebook.encode())
         print(to / name / f"{name}.ipynb", flush=True)
-    write(to / MADE, json.dumps(made, indent=1, sort_keys=True) + "\n")
+    write_text(to / MADE, json.dumps(made, indent=1, sort_keys=True) + "\n")
     wheel = build_wheel(to)
-    there = [text.read(path) for path in text.sets(None, folder) if path.stem in made]
-    first = problem_sets[0].name
-    words = {"sets": there, "wheel": wheel, "first": first, "limit": nbgrading.CELL_LIMIT_S}
-    contents = (from_template("handout.md", **words), CONFTEST.replace("{WHEEL}", wheel), PYTEST_INI)
-    for name, written in zip(BESIDE, contents, strict=True):
-        write(to / name, written)
+    released = [text.read(path) for path in text.sets(None, folder) if path.stem in made]
+    words = {"sets": released, "wheel": wheel, "first": problem_sets[0].name, "limit": nbgrading.CELL_LIMIT_S}
+    write_text(to / "README.md", text.render_template("handout.md", **words))
+    write_text(to / "conftest.py", text.render_template("conftest.py", wheel=wheel))
+    write_text(to / "pytest.ini", PYTEST_INI)
     print(f"handed out from: {to}")
     return 0
 
 
-def from_template(name: str, **words) -> str:
-    """The text of a template beside this file."""
-    import jinja2
-
-    template = Path(__file__).with_name(f"{name}.j2").read_text()
-    options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "keep_trailing_newline": True}
-    return jinja2.Template(template, **options).render(**words)
-
-
 def check(problem_set: text.ProblemSet, notebook: str) -> None:
-    """Raise BenchError when a line of a solution, a hidden test or a rubric is in the students' copy."""
+    """Raise BenchError when the students' copy contains a line of a solution, a hidden test or a rubric."""
     shown = {line.strip() for cell in json.loads(notebook)["cells"] for line in "".join(cell["source"]).splitlines()}
     leaked = [line for line in text.secrets_of(problem_set) if line in shown]
     if leaked or any(text.MARK.search(line) for line in shown):
@@ -86,30 +61,27 @@ def check(problem_set: text.ProblemSet, notebook: str) -> None:
         raise BenchError(f"{problem_set.name}: not released: the students' copy would show {shown_line}")
 
 
-def keep_answers(to: Path, notebooks: dict[str, str]) -> None:
-    """Raise UserError when a notebook that would be replaced is not as it was made: it holds answers. And where a file
-    would be replaced in a folder that is no release."""
-    made = read_made(to)
+def keep_answers(to: Path, notebooks: dict[str, str], made: dict[str, str]) -> None:
+    """Raise UserError when a notebook to be replaced has been edited, or ``to`` has files but is not a release."""
     for name in notebooks:
         path = to / name / f"{name}.ipynb"
-        if path.exists() and checksum(content(path)) not in (made.get(name), checksum(notebooks[name].encode())):
+        if path.exists() and checksum(read_file(path)) not in (made.get(name), checksum(notebooks[name].encode())):
             raise UserError(f"{path} has been edited and is not replaced: move it away, or give another OUT=")
-    if not made and (found := [name for name in BESIDE if (to / name).exists()]):
-        raise UserError(f"{to / found[0]} is not a release's and is not replaced: give another OUT=")
+    for name in ("README.md", "conftest.py", "pytest.ini"):
+        if not made and (to / name).exists():
+            raise UserError(f"{to / name} is not a release's and is not replaced: give another OUT=")
 
 
 def read_made(to: Path) -> dict[str, str]:
-    """Set -> checksum of its notebook when it was made. Raises UserError."""
     if not (to / MADE).exists():
         return {}
     try:
-        return dict(json.loads(content(to / MADE)))
+        return dict(json.loads(read_file(to / MADE)))
     except (ValueError, TypeError, RecursionError):
         raise UserError(f"{to / MADE} is damaged: move it away, or give another OUT=") from None
 
 
-def content(path: Path) -> bytes:
-    """Of a plain file. Raises UserError."""
+def read_file(path: Path) -> bytes:
     try:
         return files.read_plain(path)
     except OSError as error:
@@ -120,17 +92,8 @@ def checksum(notebook: bytes) -> str:
     return hashlib.sha256(notebook).hexdigest()
 
 
-def write(path: Path, content: str) -> None:
-    with files.written_whole(path) as temporary:
-        temporary.write_text(content)
-
-
 def build_wheel(to: Path) -> str:
-    """Build this project as a wheel into a folder, in place of an older one; returns its name.
-
-    From a copy of what belongs in it, so that nothing of an earlier build gets in. Nothing is downloaded. Raises
-    BenchError with pip's words when it fails.
-    """
+    """Build this project as a wheel from a clean copy; returns its name. Downloads nothing."""
     with tempfile.TemporaryDirectory(prefix="wheel-") as temporary:
         source, built = Path(temporary) / "source", Path(temporary) / "built"
         source.mkdir()

@@ -1,14 +1,13 @@
-"""A problem set's text as the teacher's notebook: every cell is known to nbgrader by an id that the order gives.
+"""A problem set's text -> the teacher's notebook. nbgrader knows each cell by an id that follows from its place.
 
-The text is Markdown in which every python fence is a cell. A tag on the fence says what kind:
+The text is Markdown; each python fence is a cell of the kind that its tag says:
 
     ```python                            given: the student may not change it
     ```python tags=["answer"]            the student's, with a solution between two marks
     ```python tags=["test"] points=2     graded, all or nothing; its last part may be hidden
 
-A heading "Task 2 (3 points)" begins a task; its test cells are worth three points together. Directly below it may stand
-what the student can do afterwards and the planned time, and, for the teacher alone, what the points of each test cell
-are given for and how a person divides them for an answer that does not run:
+A heading "Task 2 (3 points)" starts a task, whose tests are worth three points together. Optional below it: the
+objective and planned minutes, and a rubric for the teacher (points of each test, and how to divide them by hand):
 
     **Objective.** You can average gradients over ranks. **Minutes:** 15.
 
@@ -16,8 +15,7 @@ are given for and how a person divides them for an answer that does not run:
     - Test 1 (3 points): the mean on every rank. By hand: 2 for the sum over the ranks; 1 for the division.
     <!-- END RUBRIC -->
 
-Hidden tests may draw their inputs from a number of the teacher's, KEY: the region that uses the name begins with its
-value, which is 0 unless it is given.
+A hidden region that uses the name KEY starts with its value: a number of the teacher's, 0 by default.
 """
 
 import copy
@@ -25,12 +23,12 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.course.chapters import notebook_of, required
+from bench.course.chapters import notebook_of, required, select
 from bench.errors import UserError
 from bench.files import PROJECT
 
 SETS = PROJECT / "tutorials" / "exercises"
-NAME = re.compile(r"\d\d_[\w-]+")  # of a set: it becomes part of paths, commands and pages
+NAME = re.compile(r"\d\d_[\w-]+")  # of a set: becomes part of paths, commands and pages
 TASK = re.compile(r"^#+\s+Task\s+(\d+)\b(.*)$", re.MULTILINE)
 POINTS = re.compile(r"\((\d+(?:\.\d+)?)\s+points?\)")
 REGION = r"^(?P<indent>[ \t]*)### BEGIN {0}\n(?P<inside>.*?)^[ \t]*### END {0}[ \t]*$"
@@ -45,35 +43,13 @@ CRITERION = re.compile(
 )
 PART = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s+for\b")  # of a test's points
 
-# kind -> what nbgrader is told of such a cell
+# kind of cell -> nbgrader's metadata
 KINDS = {
     "text": {"grade": False, "solution": False, "locked": True},
     "given": {"grade": False, "solution": False, "locked": True},
     "answer": {"grade": False, "solution": True, "locked": False},
     "test": {"grade": True, "solution": False, "locked": True},
 }
-
-HOW_TO = """\
-**How to work with this notebook.** Write your answers where the cells say so, and run the test cell below each answer:
-it says what is wrong, or nothing. You may add cells. When you hand the notebook in, further tests are run that you do
-not see, so make your answers right in general. The next cell is for hosted notebooks (Colab, Kaggle), where the package
-must be installed first: upload the `.whl` file that came with this notebook, then run the cell. Elsewhere it does
-nothing."""
-
-TIME = """
-
-The tasks are planned to take {minutes} minutes together. That is an estimate: no class has been timed."""
-
-SET_UP = """\
-try:
-    from bench import course
-except ImportError:  # the package is missing: install the uploaded file
-    import glob, importlib, subprocess, sys
-    places = [".", "..", "/content", "/kaggle/working", "/kaggle/input/**"]
-    found = [name for place in places for name in glob.glob(f"{place}/data_parallel_bench-*.whl", recursive=True)]
-    assert found, "upload the file data_parallel_bench-….whl that came with this notebook, then run this cell again"
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", found[0]], check=True)
-    importlib.invalidate_caches()"""
 
 
 @dataclass(frozen=True)
@@ -87,15 +63,14 @@ class Criterion:
 
 @dataclass
 class Task:
-    """One task of a set. title: what its heading says after the points. tests: the ids of its test cells, each with its
-    points."""
+    """said: points in its heading. title: its heading after the points. tests: test cell id -> points."""
 
     number: int
-    said: float | None  # the points that its heading names
+    said: float | None
     title: str = ""
     objective: str = ""
     minutes: int | None = None  # planned
-    rubric: list[Criterion] | None = None  # one for each test cell
+    rubric: list[Criterion] | None = None  # one per test cell
     kinds: set = field(default_factory=set)
     tests: dict[str, float] = field(default_factory=dict)
 
@@ -106,8 +81,6 @@ class Task:
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """A set as the teacher has it. notebook: with solutions, hidden tests and rubrics."""
-
     name: str
     notebook: object
     tasks: list[Task]
@@ -119,104 +92,94 @@ class ProblemSet:
 
     @property
     def minutes(self) -> int | None:
-        """Planned for all tasks; None when one of them does not say."""
         minutes = [task.minutes for task in self.tasks]
         return None if None in minutes else sum(minutes)
 
 
 def sets(names: str | None = None, folder: Path | str | None = None) -> list[Path]:
-    """The texts of all sets in a folder, or of those whose name begins with one of ``names``, "03,07".
-
-    Raises UserError for a folder without sets and for a name that no set has.
-    """
+    """The texts in a folder; names: as in ``select``. Raises UserError for a folder without sets."""
     folder = Path(folder) if folder else SETS
     found = sorted(path for path in folder.glob("[0-9][0-9]_*.md") if path.is_file())
     if odd := [path.name for path in found if not NAME.fullmatch(path.stem)]:
         raise UserError(f"{odd[0]!r} in {folder}: a set is called NN_name.md, of letters, digits, _ and -")
     if not found:
         raise UserError(f"no problem set NN_name.md in {folder}" + ("" if folder.is_dir() else ": it is not a folder"))
-    wanted = [name.strip() for name in names.split(",")] if names else [""]
-    for name in wanted:
-        if not any(path.name.startswith(name) for path in found):
-            raise UserError(f"no problem set begins with {name!r}: choose of {', '.join(path.stem for path in found)}")
-    return [path for path in found if path.name.startswith(tuple(wanted))]
+    return select(found, names, "problem set")
 
 
 def read(path: Path, key: int = 0) -> ProblemSet:
-    """A set from its text, with the KEY of its hidden tests. Raises UserError with the place when the text breaks the
-    form."""
+    """A set from its text. key: of its hidden tests. Raises UserError with the place of a mistake."""
     if not 0 <= key <= MOST_KEY:
         raise UserError(f"KEY={key}: a whole number, at most {MOST_KEY}")
     notebook = notebook_of(path)
     tasks, count = [], {}
     if not notebook.cells or notebook.cells[0].cell_type != "markdown" or TASK.search(notebook.cells[0].source):
         raise UserError(f"{path.name}: a set begins with its title, then a given cell that imports; tasks follow")
-    notebook.cells[1:1] = set_up_cells()
+    v4 = required("nbformat.v4")
+    notebook.cells[1:1] = [v4.new_markdown_cell(), v4.new_code_cell(render_template("set_up.py").strip())]
+
+    def add_key(region: re.Match) -> str:
+        if not USES_KEY.search(region["inside"]):
+            return region[0]
+        begin, rest = region[0].split("\n", 1)
+        return f"{begin}\n{region['indent']}KEY = {key}\n{rest}"
+
     for cell in notebook.cells:
-        kind, points = kind_of(cell), cell.metadata.get("points")
-        if kind == "text":
-            tasks += [begun(path, heading, len(tasks) + 1) for heading in TASK.finditer(cell.source)]
+        tags, points = tuple(cell.metadata.get("tags", [])), cell.metadata.get("points")
+        kind = {(): "given", ("answer",): "answer", ("test",): "test"}.get(tags, "?")
+        if cell.cell_type == "markdown":
+            kind = "text"
+            for heading in TASK.finditer(cell.source):
+                if int(heading[1]) != len(tasks) + 1:
+                    raise UserError(f"{path.name}: Task {heading[1]} is where Task {len(tasks) + 1} belongs")
+                tasks.append(read_task(heading))
         where = f"task{tasks[-1].number}" if tasks else "start"
         count[where, kind] = count.get((where, kind), 0) + 1
         number = f"-{count[where, kind]}" if count[where, kind] > 1 else ""
         cell.id = f"s{path.name[:2]}-{where}-{kind}{number}"
-        if wrong := mistake(cell, kind, points, bool(tasks)):
+        if wrong := cell_mistake(cell, kind, points, bool(tasks)):
             raise UserError(f"{path.name}: cell {cell.id}: {wrong}")
-        cell.source = HIDDEN.sub(lambda region: keyed(region, key), cell.source)
+        cell.source = HIDDEN.sub(add_key, cell.source)
         cell.metadata = {"nbgrader": {"schema_version": 3, "task": False, "grade_id": cell.id, **KINDS[kind]}}
         cell.metadata["nbgrader"]["cell_type"] = cell.cell_type
         if tasks:
             tasks[-1].kinds.add(kind)
         if kind == "test":
             cell.metadata["nbgrader"]["points"] = tasks[-1].tests[cell.id] = float(points)
-    check(path, tasks)
+    if not tasks:
+        raise UserError(f"{path.name}: no heading `Task 1 (… points)`")
+    for task in tasks:
+        if wrong := task_mistake(task):
+            raise UserError(f"{path.name}: {wrong}")
     problem_set = ProblemSet(path.stem, required("nbformat").from_dict(notebook), tasks, path)
-    if problem_set.minutes:
-        problem_set.notebook.cells[1].source += TIME.format(minutes=problem_set.minutes)
+    introduction = render_template("introduction.md", minutes=problem_set.minutes)
+    problem_set.notebook.cells[1].source = introduction.strip()
     return problem_set
 
 
-def keyed(region: re.Match, key: int) -> str:
-    """A hidden region that begins with the value of KEY, where it uses the name."""
-    if not USES_KEY.search(region["inside"]):
-        return region[0]
-    begin, rest = region[0].split("\n", 1)
-    return f"{begin}\n{region['indent']}KEY = {key}\n{rest}"
+def render_template(name: str, **words) -> str:
+    import jinja2
+
+    template = Path(__file__).with_name(f"{name}.j2").read_text()
+    options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "keep_trailing_newline": True}
+    return jinja2.Template(template, **options).render(**words)
 
 
-def set_up_cells() -> list:
-    """The cells that every set has: what to do, and the package where it is missing."""
-    v4 = required("nbformat.v4")
-    return [v4.new_markdown_cell(HOW_TO), v4.new_code_cell(SET_UP)]
-
-
-def begun(path: Path, heading: re.Match, number: int) -> Task:
-    """The task that a heading begins. Tasks are numbered from 1."""
-    if int(heading[1]) != number:
-        raise UserError(f"{path.name}: Task {heading[1]} is where Task {number} belongs")
+def read_task(heading: re.Match) -> Task:
     said = POINTS.search(heading[2])
-    task = Task(number, float(said[1]) if said else None, heading[2][said.end() :].lstrip(": ") if said else "")
+    title = heading[2][said.end() :].lstrip(": ") if said else ""
+    task = Task(int(heading[1]), float(said[1]) if said else None, title)
     if objective := OBJECTIVE.match(heading.string, heading.end()):
         task.objective, task.minutes = " ".join(objective[1].split()), int(objective[2])
     if rubric := RUBRIC.search(heading.string, heading.end()):
-        task.rubric = [criterion(one) for one in CRITERION.finditer(rubric["inside"])]
+        task.rubric = [
+            Criterion(int(one[1]), float(one[2]), [float(n) for n in PART.findall(" ".join(one[3].split()))])
+            for one in CRITERION.finditer(rubric["inside"])
+        ]
     return task
 
 
-def criterion(found: re.Match) -> Criterion:
-    return Criterion(int(found[1]), float(found[2]), [float(n) for n in PART.findall(" ".join(found[3].split()))])
-
-
-def kind_of(cell) -> str:
-    """What a cell is, from its tags; "?" for tags that mean nothing."""
-    if cell.cell_type == "markdown":
-        return "text"
-    tags = cell.metadata.get("tags", [])
-    return {(): "given", ("answer",): "answer", ("test",): "test"}.get(tuple(tags), "?")
-
-
-def mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
-    """What is wrong with a cell, in words; None when nothing is."""
+def cell_mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
     regions = {"answer": SOLUTION, "test": HIDDEN, "text": RUBRIC}
     rest = regions[kind].sub("", cell.source) if kind in regions else cell.source
     if kind == "?":
@@ -236,35 +199,32 @@ def mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
     return None
 
 
-def check(path: Path, tasks: list[Task]) -> None:
-    """Raise UserError for a task that cannot be answered or graded, or whose heading names other points."""
-    if not tasks:
-        raise UserError(f"{path.name}: no heading `Task 1 (… points)`")
-    for task in tasks:
-        for kind in ("answer", "test"):
-            if kind not in task.kinds:
-                raise UserError(f"{path.name}: Task {task.number} has no {kind} cell")
-        if task.said is None:
-            raise UserError(f"{path.name}: the heading of Task {task.number} names no points: `Task 1 (2 points)`")
-        if task.said != task.points:
-            raise UserError(f"{path.name}: Task {task.number} says {task.said:g} points, its tests {task.points:g}")
-        if task.rubric is not None and (wrong := wrong_rubric(task)):
-            raise UserError(f"{path.name}: the rubric of Task {task.number} {wrong}")
-
-
-def wrong_rubric(task: Task) -> str | None:
-    """What is wrong with a rubric, in words; None when nothing is."""
+def task_mistake(task: Task) -> str | None:
+    name = f"Task {task.number}"
+    for kind in ("answer", "test"):
+        if kind not in task.kinds:
+            return f"{name} has no {kind} cell"
+    if task.said is None:
+        return f"the heading of {name} names no points: `Task 1 (2 points)`"
+    if task.said != task.points:
+        return f"{name} says {task.said:g} points, its tests {task.points:g}"
+    if task.rubric is None:
+        return None
     for number, points in enumerate(task.tests.values(), 1):
         one = task.rubric[number - 1] if number <= len(task.rubric) else None
         if one is None or (one.number, one.points) != (number, points):
-            return f"needs, in this order, a line `- Test {number} ({points:g} points): … By hand: … for …`"
+            line = f"`- Test {number} ({points:g} points): … By hand: … for …`"
+            return f"the rubric of {name} needs, in this order, a line {line}"
         if sum(one.parts) != points:
-            return f"divides the {points:g} points of test {number} by hand into {sum(one.parts):g}"
-    return "has more lines than the task has tests" if len(task.rubric) > len(task.tests) else None
+            parts = f"the {points:g} points of test {number} by hand into {sum(one.parts):g}"
+            return f"the rubric of {name} divides {parts}"
+    return (
+        f"the rubric of {name} has more lines than the task has tests" if len(task.rubric) > len(task.tests) else None
+    )
 
 
 def secrets_of(problem_set: ProblemSet) -> list[str]:
-    """The lines that no student may see: of solutions, hidden tests and rubrics, where they occur nowhere else."""
+    """The lines of solutions, hidden tests and rubrics that occur nowhere else: no student may see them."""
     public, secret, patterns = set(), [], (SOLUTION, HIDDEN, RUBRIC)
     for cell in problem_set.notebook.cells:
         hidden = [region["inside"] for pattern in patterns for region in pattern.finditer(cell.source)]
@@ -275,7 +235,7 @@ def secrets_of(problem_set: ProblemSet) -> list[str]:
 
 
 def without_solutions(text: str) -> str:
-    """A problem set as a student reads it: no solutions, no hidden tests, no rubrics.
+    """A set without solutions, hidden tests and rubrics.
 
     >>> print(without_solutions("def f():\\n    ### BEGIN SOLUTION\\n    return 1\\n    ### END SOLUTION"))
     def f():
@@ -285,7 +245,7 @@ def without_solutions(text: str) -> str:
 
 
 def without_rubrics(notebook):
-    """A copy of a set's notebook: rubrics are for the teacher, and nbgrader would put them into the feedback."""
+    """A copy without rubrics: nbgrader would put them into the feedback."""
     notebook = copy.deepcopy(notebook)
     for cell in notebook.cells:
         cell.source = RUBRIC.sub("", cell.source)

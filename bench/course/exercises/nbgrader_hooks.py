@@ -1,23 +1,35 @@
-"""How nbgrader runs a notebook here: a cell that hangs, or a kernel that dies, costs that task and those after it.
+"""How nbgrader executes a notebook here, and what of a student's text a feedback page shows.
 
 A module of its own because it can be imported only where nbgrader is.
 """
 
+import html
+import re
 from pathlib import Path
 
+import bleach
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbconvert.filters import markdown2html
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
 
 from bench.course.exercises import closed, contained
 from bench.errors import as_unicode
 
-MOST_OUTPUT = 2_000_000  # characters that the cells of a notebook print together
+MOST_OUTPUT = 2_000_000  # characters of all cells' outputs together
 LEFT_OUT = "\n… the rest is left out: the cells print too much\n"
-EACH_OUTPUT = 200  # that each of them counts for besides
+EACH_OUTPUT = 200  # counted for each output besides its text
 MOST_ERROR = 20_000  # characters of a line of an error
 MOST_ERROR_LINES = 200  # the last ones
 SHOWN = ("text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "image/png", "image/jpeg")
+# Layout only: no tag that acts, leads away, loads anything or covers the page.
+TAGS = ("h1", "h2", "h3", "h4", "h5", "h6", "p", "br", "hr", "div", "span", "pre", "code", "blockquote", "em", "strong",
+        "b", "i", "u", "s", "del", "sub", "sup", "small", "kbd", "ul", "ol", "li", "dl", "dt", "dd", "table", "caption",
+        "thead", "tbody", "tfoot", "tr", "th", "td", "img", "a")  # fmt: skip
+CLASSES = {
+    "div": re.compile(r"highlight( hl-[\w-]+)?"),  # a block of highlighted code
+    "span": re.compile(r"[a-z][a-z0-9]?|err|hll|cpf|ges"),  # a word in it; no class of the page
+}
 
 
 class Stuck(Exception):
@@ -25,21 +37,20 @@ class Stuck(Exception):
 
 
 class Execution(Execute):
-    """nbgrader's own, and six things more.
+    """nbgrader's execution with these changes:
 
-    - After two cells in a row that were not back in time, the kernel is taken for stuck, and ended.
-    - When it is stuck or has died, the cells that have not run count as failed, and those that have keep their points.
-    - When the cells have run, what they have left running is ended, before points are counted; ``changed`` says whether
-      they have changed the gradebook, or left a journal of it, and it is then as before.
-    - What they print beyond MOST_OUTPUT is left out, and what is not in the form of a notebook's output.
-    - What a test prints as a warning is no failure, and what it shows as a value is no partial score.
+    - After two late cells in a row the kernel is considered stuck, and ended.
+    - When it is stuck or has died, cells that have not run fail, and those that have run keep their points.
+    - Processes left by the cells are ended before points are counted. If the cells have changed the gradebook or left a
+      journal of it, it is restored and ``changed`` is set.
+    - Output beyond MOST_OUTPUT and malformed messages are dropped.
+    - A test that prints a warning has not failed, and one that shows a value has no partial score.
     """
 
     gradebook: Path
     changed = False
 
     def preprocess(self, notebook, resources):
-        """Run all cells; returns the notebook with outputs."""
         before = self.gradebook.read_bytes()
         with contained.adopting_orphans() as mine:
             try:
@@ -55,7 +66,6 @@ class Execution(Execute):
                     Execution.changed = True
 
     def run_cells(self, notebook, resources):
-        """As ``preprocess``, without what follows it."""
         self.late, self.reached, self.printed = 0, 0, 0
         try:
             return super().preprocess(notebook, resources)
@@ -72,8 +82,7 @@ class Execution(Execute):
         return notebook, resources
 
     def process_message(self, msg, cell, cell_index):
-        """A message of the kernel, in which answers run and can send any: what is not in its form has no effect."""
-        content = in_form(msg["msg_type"], msg["content"])
+        content = checked_content(msg["msg_type"], msg["content"])
         return None if content is None else super().process_message(msg | {"content": content}, cell, cell_index)
 
     def output(self, outs, msg, display_id, cell_index):
@@ -104,48 +113,73 @@ class Execution(Execute):
                 del output["execution_count"]
 
 
-def in_form(kind: str, content) -> dict | None:
-    """What is used of a message: its content in the form that a notebook has it in; None for a message without a use.
+def checked_content(kind: str, content) -> dict | None:
+    """The used part of a kernel's message, in which answers can send anything; None to drop the message.
 
-    Only text, in the forms that a page shows; no metadata, which a page makes attributes of.
+    Text only, in the forms that a page shows; no metadata, because a page turns it into attributes.
     """
     content = content if isinstance(content, dict) else {}
     count = content.get("execution_count")
+    count = count if type(count) is int else None
     match kind:
         case "status":
             return {"execution_state": str(content.get("execution_state"))}
         case "clear_output":
             return {"wait": bool(content.get("wait"))}
         case "execute_input":
-            return {"execution_count": count} if type(count) is int else None
+            return None if count is None else {"execution_count": count}
         case "stream":
             return {"name": "stdout", "text": text(content.get("text"))}
         case "error":
             lines = content.get("traceback")
-            lines = [text(line)[:MOST_ERROR] for line in lines[-MOST_ERROR_LINES:]] if isinstance(lines, list) else []
-            return {
-                "ename": text(content.get("ename"))[:MOST_ERROR],
-                "evalue": text(content.get("evalue"))[:MOST_ERROR],
-                "traceback": lines,
-            }
+            lines = lines[-MOST_ERROR_LINES:] if isinstance(lines, list) else []
+            found = {name: text(content.get(name))[:MOST_ERROR] for name in ("ename", "evalue")}
+            return found | {"traceback": [text(line)[:MOST_ERROR] for line in lines]}
         case "display_data" | "update_display_data" | "execute_result":
             data, transient = content.get("data"), content.get("transient")
             data = data if isinstance(data, dict) else {}
-            named = transient.get("display_id") if isinstance(transient, dict) else None
-            shown = {form: text(data[form]) for form in SHOWN if form in data}
-            found = {
-                "data": shown,
-                "metadata": {},
-                "transient": {"display_id": named} if isinstance(named, str) else {},
-            }
-            return found | (
-                {"execution_count": count if type(count) is int else None} if kind == "execute_result" else {}
-            )
+            name = transient.get("display_id") if isinstance(transient, dict) else None
+            found = {"data": {form: text(data[form]) for form in SHOWN if form in data}, "metadata": {}}
+            found["transient"] = {"display_id": name} if isinstance(name, str) else {}
+            return found | ({"execution_count": count} if kind == "execute_result" else {})
     return None
 
 
 def text(value) -> str:
-    """A text of a message, which can be written to a file; empty for anything else."""
+    """A text of a message, valid as UTF-8; empty for anything else."""
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
         value = "".join(value)
     return as_unicode(value[:MOST_OUTPUT]) if isinstance(value, str) else ""
+
+
+# --- Feedback pages ---------------------------------------------------------------------------------------------------
+# nbgrader's page would show all HTML of a Markdown cell, and a policy in the page does not cover every tag
+# (``<meta http-equiv=refresh>``).
+
+
+def is_kept(tag: str, name: str, value: str) -> bool:
+    match name:
+        case "class":
+            return tag in CLASSES and bool(CLASSES[tag].fullmatch(value))
+        case "href":
+            return tag == "a" and value.lower().startswith(("https://", "http://", "mailto:", "#"))
+        case "src":
+            return tag == "img" and value.lower().startswith("data:image/")
+        case "colspan" | "rowspan":
+            return tag in ("td", "th") and value.isdecimal() and len(value) < 4
+    return name in ("alt", "title")
+
+
+def clean(page: str | bytes) -> str:
+    page = page.decode(errors="replace") if isinstance(page, bytes) else str(page)
+    try:
+        return bleach.clean(page, TAGS, is_kept, protocols=("http", "https", "mailto", "data"))
+    except Exception:  # a library's, or a RecursionError for deeply nested tags
+        return f"<pre>{html.escape(page)}</pre>"
+
+
+def markdown(source: str) -> str:
+    try:
+        return clean(markdown2html(source))
+    except Exception:
+        return f"<pre>{html.escape(source)}</pre>"
