@@ -1,8 +1,8 @@
 """`bench export`: the problem sets for other graders."""
 
 from bench.commands.base import needed
-from bench.course.exercises import exports
+from bench.course.exercises import release
 
 
 def run(args) -> int:
-    return exports.run(needed("TO", args.to), args.name, args.sets, args.out, args.key)
+    return release.export(needed("TO", args.to), args.name, args.sets, args.out, args.key)

@@ -8,7 +8,7 @@ from bench.commands.base import folder_of
 from bench.config.fields import is_unicode
 from bench.errors import UserError
 from bench.foreign import result
-from bench.foreign.command import Asked
+from bench.foreign.command import Options
 from bench.foreign.command import run as run_command
 from bench.foreign.record import load
 from bench.record.describe import machine_line
@@ -18,10 +18,10 @@ def run(args) -> int:
     """Run the command, and show what its ranks did. The record is the last line."""
     if not (words := words_of(args)):
         raise UserError('which command? `bench time -- torchrun --nproc-per-node=2 train.py`, or CMD="…" with make')
-    asked = Asked(args.warmup, args.steps, args.watch is not False, args.batch)
+    options = Options(args.warmup, args.steps, args.watch is not False, args.batch)
     if args.label is not None and not (0 < len(args.label) <= 200 and is_unicode(args.label)):
         raise UserError("LABEL: from 1 to 200 letters of Unicode (UTF-8)")
-    record = load(run_command(words, asked, Path(folder_of(args)), args.label, args.limit))
+    record = load(run_command(words, options, Path(folder_of(args)), args.label, args.limit))
     console = tables.terminal()
     console.print(machine_line(record))
     tables.print_grid(console, result.grid([record]))

@@ -170,10 +170,9 @@ def kernel_command() -> list[str]:
 
 
 def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
-    """Run a chapter in a fresh kernel; returns the notebook with its outputs.
+    """Run a chapter in a fresh kernel; returns its notebook. quick: at small sizes.
 
-    quick: with small sizes. Raises RunFailed with the cell's error; the notebook then has the outputs up to that cell
-    and is not ``is_current``. No kernel and no process of a cell is left, even after Ctrl-C.
+    Raises RunFailed with a cell's error; the notebook has the outputs up to it. No process is left, even after Ctrl-C.
     """
     to.mkdir(parents=True, exist_ok=True)
     executed = to / f"{path.stem}.ipynb"

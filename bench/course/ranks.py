@@ -139,8 +139,7 @@ def ipython():
 
 
 def cell_files() -> dict[str, str]:
-    """File names of cells in tracebacks -> "cell [5]". Empty outside IPython, and in versions that keep them
-    elsewhere: tracebacks then name the file."""
+    """File names of cells in tracebacks -> "cell [5]". Empty outside IPython."""
     names = getattr(getattr(ipython(), "compile", None), "_filename_map", {})
     return {name: f"cell [{count}]" for name, count in names.items()}
 
@@ -295,7 +294,7 @@ def read_reports(run_dir: Path, num_ranks: int) -> list[dict]:
 
 
 def how_it_ended(run_dir: Path, rank: int) -> str:
-    """How a rank ended that left no error, in words. Empty if bench.course.start has not seen it end."""
+    """For a rank that left no error. Empty if bench.course.start has not seen it end."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         code = int((run_dir / f"ended{rank}").read_text())
         if code >= 0:

@@ -26,10 +26,7 @@ def reference(study: str, device: str = "cpu", which: int = -1, about: str | Non
 
 
 def references(study: str, device: str = "cpu", networks: bool = False) -> list[Suite]:
-    """All undisturbed committed suites of a study with its default arms, oldest first.
-
-    networks: instead the suites measured over a named network. Raises UserError for an unknown study.
-    """
+    """The undisturbed committed suites of a study's default arms, oldest first. networks: over a named network."""
     if study not in STUDIES or device not in ("cpu", "cuda"):
         raise UserError(f"no suite is called {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
     found = [suite for suite in suites_named(study) if suite.study == study and suite.device == device]

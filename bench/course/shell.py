@@ -62,18 +62,10 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, clu
 
 
 def make_words(variables: dict) -> list[str]:
-    """
-    >>> make_words({"MODE": "ddp", "TRAIN_ONLY": "fc*"})
-    ['MODE=ddp', "TRAIN_ONLY='fc*'"]
-    """
     return [f"{name}={shlex.quote(str(value))}" for name, value in variables.items()]
 
 
 def flags(variables: dict) -> list[str]:
-    """
-    >>> flags({"IMAGE_SIZE": 8})
-    ['--image-size=8']
-    """
     return [f"--{name.lower().replace('_', '-')}={value}" for name, value in variables.items()]
 
 

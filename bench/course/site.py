@@ -61,11 +61,7 @@ def render(source: Path, to: Path) -> None:
 
 
 def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> None:
-    """Write all pages to a folder for Sphinx. shown: chapter -> the notebook with its outputs.
-
-    Pages keep their paths, but a chapter becomes a notebook and a README the index of its folder. Problem sets have no
-    solutions, hidden tests or rubrics.
-    """
+    """Write all pages to a folder for Sphinx. shown: chapter -> the notebook with its outputs."""
     texts = list(shown)
     others = sorted(path for path in tutorials.glob("*.md") if path not in texts and path.name != "README.md")
     sets = sorted((tutorials / "exercises").glob("[0-9][0-9]_*.md"))

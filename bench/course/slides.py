@@ -100,28 +100,18 @@ def slides_of(notebook) -> Iterator[Slide]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """The blocks of a Markdown text, separated by empty lines; a fence is one block.
-
-    >>> paragraphs("# A\\n\\nb\\nc\\n\\n```\\nd\\n\\ne\\n```")
-    ['# A', 'b\\nc', '```\\nd\\n\\ne\\n```']
-    """
+    """The blocks of a Markdown text; a fence is one block."""
     return [block.strip("\n") for block in re.findall(r"```.*?^```|(?:(?!```)[^\n]+\n?)+", text + "\n", re.M | re.S)]
 
 
 def is_set_up(code: str) -> bool:
-    """Whether a cell only imports, or only asks for the reader's guess.
-
-    >>> is_set_up("import torch\\n\\nfrom bench import course"), is_set_up("guess = None  # your number")
-    (True, True)
-    >>> is_set_up("from bench import course\\n\\ncourse.bench()")
-    False
-    """
+    """Whether a cell only imports, or only asks for the reader's guess."""
     lines = [line for line in code.splitlines() if line.strip() and not line.startswith(("#", "    ", ")"))]
     return all(re.match(r"import |from |\w+ = None\b|torch\.set_num_threads", line) for line in lines)
 
 
 def as_html(text: str) -> str:
-    """Markdown as HTML: links as their text, because their targets are not slides; formulas as pictures."""
+    """Links become their text, because their targets are not slides."""
     from markdown_it import MarkdownIt
     from mdit_py_plugins.dollarmath import dollarmath_plugin
 

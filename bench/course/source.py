@@ -26,10 +26,7 @@ class Source:
 
 
 def source(module: str, name: str | None = None) -> Source:
-    """A function, class, method or constant: ``source("bench.modes.dp", "CpuDataParallel.scatter")``.
-
-    Without a name: the docstring of the module. Raises UserError for an unknown module or name.
-    """
+    """A function, class, method or constant (name), or the docstring of a module. UserError if it does not exist."""
     path = PROJECT.joinpath(*module.split(".")).with_suffix(".py")
     path = path if path.exists() else path.with_suffix("") / "__init__.py"
     if not path.exists():

@@ -156,8 +156,7 @@ ENGINES = {
 
 
 def stay() -> int:
-    """Serve the calls from standard input, each a JSON object with a pipe for the answer, until the caller is gone or
-    IDLE_S have passed without one."""
+    """Serve calls from standard input: a JSON object, and a pipe for the answer. Ends with its parent, or when idle."""
     caller, used = os.getppid(), time.monotonic()
     channel = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
@@ -189,8 +188,7 @@ def preload(modules: list[str]) -> None:
 
 
 def serve(call: dict, answer: int) -> None:
-    """Run one call in a copy of the preloaded process. Writes its process id and then the exit code to ``answer``.
-    Never returns."""
+    """One call, in a copy of the preloaded process. Answers its process id and then the exit code. Never returns."""
     code = 1
     try:
         mark(call["variables"][call["mark"]], call["mark"])

@@ -1,5 +1,5 @@
-"""What ``bench time`` leaves: RUN_DIR/foreign.json, a kind of record of its own. No pool and no comparison of modes
-takes it, for nobody knows that what it computes is the same. Its figures follow from its samples when it is read."""
+"""The record of ``bench time``: RUN_DIR/foreign.json, a kind of its own. It is never pooled or compared with runs of
+this bench, because nobody knows that it computes the same. Its values are computed from its samples."""
 
 import statistics
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ PROVENANCE = {
 
 @dataclass(frozen=True, eq=False)
 class ForeignRecord(Record):
-    """A record of a foreign script; environment, devices and disturbance are read as a run's."""
+    """Environment, devices and disturbance are read as those of a run."""
 
     FORM = "Script"
 
@@ -47,7 +47,6 @@ class ForeignRecord(Record):
 
     @property
     def program(self) -> str:
-        """Its name, with what it is: wherever it stands beside runs of this bench."""
         return f"{KIND} {self.name}"
 
     @property
@@ -57,19 +56,17 @@ class ForeignRecord(Record):
 
     @cached_property
     def config(self) -> RunConfig:
-        """What a table of machines asks for; the options of a run say nothing of a foreign script."""
-        known = {"device": self.topology["device"], "num_devices": self.num_devices}
-        return replace(RunConfig(), **known)
+        """For tables of machines only."""
+        return replace(RunConfig(), device=self.topology["device"], num_devices=self.num_devices)
 
     @property
     def global_batch(self) -> int | None:
-        """Examples per step over all ranks; None where nobody knows."""
         return self.topology["global_batch"]
 
     @cached_property
     def samples(self) -> list:
-        """One per rank (``ScriptSample``), of the steps that all ranks have timed."""
-        import msgspec  # not for the list of commands
+        """A ``ScriptSample`` per rank, with the steps that all ranks have timed."""
+        import msgspec  # slow to import
 
         shared = set.intersection(*(set(part.step_number) for part in self.form.samples))
         found = []
@@ -81,12 +78,11 @@ class ForeignRecord(Record):
 
     @property
     def steps_per_s(self) -> float:
-        """Over all timed steps, by the rank that took longest for them."""
+        """Over all timed steps, of the slowest rank."""
         return formulas.throughput_per_s([part.step_time_s for part in self.samples], 1)
 
     @property
     def throughput(self) -> float:
-        """Examples per second over all ranks; steps per second where nobody knows the examples."""
         return self.steps_per_s * (self.global_batch or 1)
 
     @property
@@ -95,24 +91,23 @@ class ForeignRecord(Record):
 
     @property
     def step_time(self) -> dict[str, float]:
-        """Seconds of a step, its slowest rank's: n, mean, median, p5, p95."""
+        """Seconds per step of the slowest rank: n, mean, median, p5, p95."""
         steps = formulas.slowest_rank([part.step_time_s for part in self.samples])
         shares = {f"p{share}": formulas.percentile(steps, share) for share in (5, 95)}
         return {"n": len(steps), "mean": statistics.fmean(steps), "median": formulas.percentile(steps, 50)} | shares
 
     @property
     def wait_share(self) -> float:
-        """Of the timed steps' time, what a rank waited for its batches: the largest of the ranks'."""
+        """The wait for batches as a share of the timed steps: the largest of the ranks'."""
         return max(sum(part.data_wait_s) / sum(part.step_time_s) for part in self.samples)
 
     @property
     def watch_share(self) -> float:
-        """Of the timed steps' time, what the Watch took: the largest of the ranks'."""
+        """The Watch's time as a share of the timed steps: the largest of the ranks'."""
         return max(sum(part.watch_s) / sum(part.step_time_s) for part in self.form.samples)
 
     @property
     def peak_memory(self) -> list[dict]:
-        """GiB by source, one dict per device, with its rank."""
         return [{"rank": part.rank, **device["peak_memory_gib"]} for part in self.samples for device in part.devices]
 
     @cached_property
@@ -125,33 +120,26 @@ class ForeignRecord(Record):
 
 
 def load(path: Path) -> ForeignRecord:
-    """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
+    """One record. Raises BadRecord, with the file's name, when it is truncated, edited or of another version."""
     path = Path(path)
     data = parsed(path)
     script = check_kind(data, path, "Script", "foreign_version", VERSION, "version {} of a foreign script's record")
-    check_samples(script, path)
-    known = {"status": "ok", "summary": disturbance(data["samples"])}
-    return ForeignRecord(data | known, str(path.parent), checked=script)
-
-
-def check_samples(script, where) -> None:
-    """Raise BadRecord for samples that do not fit each other, or where what was observed cannot be read."""
-    check_ranks(script.samples, script.topology, where)
+    check_ranks(script.samples, script.topology, path)
     for part in script.samples:
         if len({len(column) for column in (part.step_number, part.step_time_s, part.data_wait_s, part.watch_s)}) > 1:
-            raise BadRecord(f"{where}: not a valid record: samples: columns of different lengths")
+            raise BadRecord(f"{path}: not a valid record: samples: columns of different lengths")
     if not set.intersection(*(set(part.step_number) for part in script.samples)):
-        raise BadRecord(f"{where}: not a valid record: samples: no step was timed on all ranks")
+        raise BadRecord(f"{path}: not a valid record: samples: no step was timed on all ranks")
     try:
         if script.observed:
             mistakes.find(script.observed)
     except Exception as error:
-        raise BadRecord(f"{where}: not a valid record: observed: {type(error).__name__}: {error}") from None
+        raise BadRecord(f"{path}: not a valid record: observed: {type(error).__name__}: {error}") from None
+    data |= {"status": "ok", "summary": disturbance(data["samples"])}
+    return ForeignRecord(data, str(path.parent), checked=script)
 
 
 def find(place: Path) -> tuple[list[ForeignRecord], list[str]]:
-    """All records below a folder, or one that is a file, oldest first, and a sentence for each file that is no good
-    record."""
     records, refused, place = [], [], Path(place)
     for path in [place] if place.name == NAME and place.is_file() else sorted(place.rglob(NAME)):
         try:

@@ -1,7 +1,7 @@
-"""One script on several numbers of devices: how much faster it is on more of them, and where the rest of the time goes.
+"""One script on several numbers of devices: its speedup, and what takes the rest of the time.
 
-Records are of one script where they have one name and ran on one kind of device. Its text and its arguments should be
-equal as well, except for values that follow from the number of devices; a table of records where they differ says so.
+Records belong to one script if they have the same name and kind of device. Its text and arguments should be equal too,
+except values that follow from the number of devices; the table says where they differ.
 """
 
 import math
@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 
 from bench import formulas
 from bench.analysis import stats
@@ -25,12 +24,12 @@ from bench.record.disturbance import LABEL, in_words, worst
 
 WEAK, STRONG, UNKNOWN = "weak", "strong", "unknown"
 CONFIDENCE = 0.95
-FASTER = 1.05  # times linear scaling: beyond it something else than the devices differs
+FASTER = 1.05  # times linear scaling: above this, something else than the devices differs
 
 
 @dataclass(frozen=True)
 class Arm:
-    """The runs of a script on one number of devices, with one engine and as many threads per process."""
+    """The runs on one number of devices, with one engine and number of threads per process."""
 
     records: list[ForeignRecord]
 
@@ -44,7 +43,6 @@ class Arm:
 
     @property
     def threads(self) -> int:
-        """Of a process."""
         return self.first.samples[0].threads
 
     @property
@@ -57,7 +55,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Scaling:
-    """kind: WEAK, the same batch per device; STRONG, the same global batch; UNKNOWN, batches are not known."""
+    """kind: WEAK (same batch per device), STRONG (same global batch) or UNKNOWN (batches not known)."""
 
     kind: str
     records: list[ForeignRecord]
@@ -67,55 +65,55 @@ class Scaling:
         found = group_by(self.records, lambda run: (run.num_devices, run["engine"], run.samples[0].threads))
         return [Arm(found[key]) for key in sorted(found)]
 
-    @property
+    @cached_property
     def base(self) -> Arm:
-        """On the fewest devices; of several, the fastest."""
+        """The arm on the fewest devices; of several, the fastest."""
         fewest = [arm for arm in self.arms if arm.devices == self.arms[0].devices]
         return max(fewest, key=lambda arm: statistics.geometric_mean(self.rates(arm)))
 
     @property
     def others(self) -> list[Arm]:
-        base = self.base
-        return [arm for arm in self.arms if arm is not base]
+        return [arm for arm in self.arms if arm is not self.base]
 
     def rates(self, arm: Arm) -> list[float]:
-        """Work per second of each run: examples, or steps times devices where their batch is not known."""
+        """Examples per second of each run, or steps times devices per second where the batch is not known."""
         return [r.steps_per_s * (r.num_devices if self.kind == UNKNOWN else r.global_batch) for r in arm.records]
 
     def speedup(self, arm: Arm) -> tuple[float, float | None, float | None]:
-        """Over the base, with its 95 % interval; without one where an arm has fewer than three runs."""
+        """Relative to the base, with its 95 % CI if both arms have enough runs."""
         base, rates = self.rates(self.base), self.rates(arm)
         if min(len(base), len(rates)) >= stats.FEWEST_ROUNDS:
             return formulas.unpaired_log_ratio_interval(base, rates, CONFIDENCE)
         return statistics.geometric_mean(rates) / statistics.geometric_mean(base), None, None
 
     def efficiency(self, arm: Arm) -> tuple[float, float | None, float | None]:
-        """Speedup over the ratio of devices, in per cent."""
+        """Speedup over the ratio of devices, in percent."""
         times = arm.devices / self.base.devices
         speedup = self.speedup(arm)
         return tuple(None if x is None else 100 * formulas.scaling_efficiency(x, 1.0, times) for x in speedup)
 
     def lost(self, arm: Arm) -> tuple[float, dict[str, float]]:
-        """By how many seconds an arm's step is longer than linear scaling needs, and what takes them, the most first.
-        Of strong scaling a step, and the wait in it, should shrink as the devices grow."""
-        share = self.base.devices / arm.devices if self.kind == STRONG else 1.0
-        more = arm.mean(step_s) - share * self.base.mean(step_s)
-        overlaps = ", which may overlap with computation" if arm.first.on_gpu else ""
-        parts = {
-            f"wait for data{overlaps}": arm.mean(wait_s) - share * self.base.mean(wait_s),
-            "imbalance between ranks": arm.mean(imbalance_s) - share * self.base.mean(imbalance_s),
-        }
-        rest = "rest of the step (gradient exchange and slower computation, not measured separately)"
-        parts[rest] = more - sum(parts.values())
-        return more, dict(sorted(parts.items(), key=lambda part: -part[1]))
+        """Seconds by which an arm's step is longer than linear scaling needs, and their parts, largest first.
 
-    # --- in words -------------------------------------------------------------------------------------------------
+        Under strong scaling a step, and the wait in it, should shrink as devices are added.
+        """
+        share = self.base.devices / arm.devices if self.kind == STRONG else 1.0
+
+        def more(value: Callable[[ForeignRecord], float]) -> float:
+            return arm.mean(value) - share * self.base.mean(value)
+
+        overlaps = ", which may overlap with computation" if arm.first.on_gpu else ""
+        parts = {f"wait for data{overlaps}": more(wait_s), "imbalance between ranks": more(imbalance_s)}
+        rest = "rest of the step (gradient exchange and slower computation, not measured separately)"
+        parts[rest] = more(step_s) - sum(parts.values())
+        return more(step_s), dict(sorted(parts.items(), key=lambda part: -part[1]))
+
+    # --- Sentences ----------------------------------------------------------------------------------------------------
 
     def name(self, arm: Arm) -> str:
-        """``2 devices``, with the engine and the threads where other runs on as many had others."""
         twins = [other for other in self.arms if other.devices == arm.devices]
-        apart = {each.first["engine"] for each in twins}, {each.threads for each in twins}
-        more = [arm.first["engine"]] * (len(apart[0]) > 1) + [f"{arm.threads} threads"] * (len(apart[1]) > 1)
+        more = [arm.first["engine"]] * (len({each.first["engine"] for each in twins}) > 1)
+        more += [f"{arm.threads} threads"] * (len({each.threads for each in twins}) > 1)
         return in_devices(arm.devices) + (f" ({', '.join(more)})" if more else "")
 
     @property
@@ -127,42 +125,36 @@ class Scaling:
             UNKNOWN: "steps/s; per-device batch not known: the speedup assumes it is the same",
         }
         counts = [str(count) for count in sorted({arm.devices for arm in self.arms})]
-        where = f"{', '.join(counts[:-1])} and {counts[-1]} devices"
-        return "; ".join([f"{first.name} on {where}, {unit[self.kind]}", *self.changes()])
-
-    def changes(self) -> list[str]:
-        first, found = self.records[0], []
+        found = [f"{first.name} on {', '.join(counts[:-1])} and {counts[-1]} devices, {unit[self.kind]}"]
         if not all(same_text(first, each) for each in self.records):
             found.append("the script's text differs between the runs, and the speedup includes that change")
         if not all(same_arguments(first, each) for each in self.records):
             given = dict.fromkeys(f"{shlex.join(arguments(each)) or 'none'} ({in_devices(each.num_devices)})"
                                   for each in self.records)  # fmt: skip
             found.append(f"the script's arguments differ: {', '.join(given)}")
-        return found
+        return "; ".join(found)
 
     def lines(self) -> list[str]:
-        """What must be known of the table, and for each arm why it is not faster."""
-        said, script = [], self.records[0].name
+        found = []
         emulated = [arm for arm in self.arms if not arm.first.on_gpu and arm.devices > 1]
         if emulated:
             each = dict.fromkeys(f"{arm.first.world_size} CPU processes emulate {arm.devices} devices"
                                  for arm in emulated)  # fmt: skip
             cores = cores_in_words(emulated[0].first.machine.get("usable_cores"))
-            said.append(f"no GPU is used: {', '.join(each)}, and share {cores}")
+            found.append(f"no GPU is used: {', '.join(each)}, and share {cores}")
             if len({arm.threads for arm in self.arms}) > 1:
                 threads = ", ".join(f"{arm.threads} on {in_devices(arm.devices)}" for arm in self.arms)
-                said.append(f"threads per process: {threads}: these devices are not equal; OMP_NUM_THREADS=1 for every "
-                            "command makes them so")  # fmt: skip
-        said += [f"{self.name(arm)}: {LABEL}: {arm.disturbance}" for arm in self.arms if arm.disturbance]
-        shares = {self.name(arm): arm.mean(attrgetter("watch_share")) for arm in self.arms}
-        watched = {name: share for name, share in shares.items() if share > WATCHED}
+                found.append(f"threads per process: {threads}: these devices are not equal; OMP_NUM_THREADS=1 for "
+                             "every command makes them so")  # fmt: skip
+        found += [f"{self.name(arm)}: {LABEL}: {arm.disturbance}" for arm in self.arms if arm.disturbance]
+        shares = {self.name(arm): arm.mean(lambda record: record.watch_share) for arm in self.arms}
+        watched = [f"{100 * share:.0f} % of the steps on {name}" for name, share in shares.items() if share > WATCHED]
         if watched:
-            shares = ", ".join(f"{100 * share:.0f} % of the steps on {name}" for name, share in watched.items())
-            said.append(f"the Watch took {shares}: WATCH=0 times without one")
-        said += [self.interval_words(), *map(self.lost_words, self.others)]
-        return [f"{script}: {line}" for line in said]
+            found.append(f"the Watch took {', '.join(watched)}: WATCH=0 times without one")
+        found += [self.interval_note(), *map(self.lost_note, self.others)]
+        return [f"{self.records[0].name}: {line}" for line in found]
 
-    def interval_words(self) -> str:
+    def interval_note(self) -> str:
         runs = [len(arm.records) for arm in self.arms]
         if max(runs) == 1:
             return "one run each, no interval"
@@ -172,7 +164,7 @@ class Scaling:
         few = "" if min(runs) >= stats.FEWEST_ROUNDS else f"; they need {least}"
         return f"95 % intervals by Welch's t on log throughput, because the runs share no rounds{few}"
 
-    def lost_words(self, arm: Arm) -> str:
+    def lost_note(self, arm: Arm) -> str:
         more, parts = self.lost(arm)
         took, linear = (f"{1e3 * seconds:.2f} ms" for seconds in (arm.mean(step_s), arm.mean(step_s) - more))
         marked = f", {LABEL}" if arm.disturbance or self.base.disturbance else ""
@@ -215,21 +207,23 @@ def show(console, found: Scaling) -> None:
     print_lines(console, found.lines())
 
 
-# --- which records belong together ------------------------------------------------------------------------------------
+# --- Which records belong together ------------------------------------------------------------------------------------
 
 
 def find(a: list[ForeignRecord], b: list[ForeignRecord] | None = None) -> list[Scaling]:
-    """All scripts among records that ran on several numbers of devices. b: the other side of a comparison, of which
-    each result then holds records too. Records with the same text and arguments come first; only where none of a
-    script's scale, its text may differ, and between two sides its arguments."""
+    """All scripts among records that ran on several numbers of devices.
+
+    b: the other side of a comparison; each result then has records of both. Records with the same text and arguments
+    have priority. If none of a script's scale, its text may differ, and between two sides its arguments.
+    """
     rules = [(same_text, same_arguments), (same_arguments,), *([()] if b is not None else [])]
     sides = [{record.run_id for record in side} for side in (a, b or a)]
     records = sorted([*a, *(b or [])], key=lambda record: (record.num_devices, record.started_at))
     found = []
-    for family in grouped(records, same_place):
+    for family in group_equal(records, same_place):
         for rule in rules:
-            same = grouped(family, lambda x, y, rule=rule: all(equal(x, y) for equal in rule))
-            scalings = [each for group in same for each in scalings_of(group)]
+            groups = group_equal(family, lambda x, y, rule=rule: all(equal(x, y) for equal in rule))
+            scalings = [each for group in groups for each in scalings_of(group)]
             spanning = [each for each in scalings if all(side & {r.run_id for r in each.records} for side in sides)]
             if spanning:
                 found += spanning
@@ -238,11 +232,14 @@ def find(a: list[ForeignRecord], b: list[ForeignRecord] | None = None) -> list[S
 
 
 def scalings_of(records: list[ForeignRecord]) -> list[Scaling]:
-    """The records that belong together by their batch: the same per device, the same global one, or not known."""
     batches = {
         WEAK: lambda record: record.global_batch and record.global_batch / record.num_devices,
         STRONG: lambda record: record.global_batch,
     }
+
+    def scales(group: list[ForeignRecord]) -> bool:
+        return len({record.num_devices for record in group}) > 1
+
     found = [
         Scaling(kind, same)
         for kind, batch in batches.items()
@@ -255,12 +252,7 @@ def scalings_of(records: list[ForeignRecord]) -> list[Scaling]:
     return [Scaling(UNKNOWN, records)] if len(known) < 2 and scales(records) else []
 
 
-def scales(records: list[ForeignRecord]) -> bool:
-    return len({record.num_devices for record in records}) > 1
-
-
-def grouped(records: list[ForeignRecord], equal: Callable) -> list[list[ForeignRecord]]:
-    """Records in groups, each of those that equal its first."""
+def group_equal(records: list[ForeignRecord], equal: Callable) -> list[list[ForeignRecord]]:
     groups = []
     for record in records:
         group = next((group for group in groups if equal(group[0], record)), None)
@@ -269,7 +261,6 @@ def grouped(records: list[ForeignRecord], equal: Callable) -> list[list[ForeignR
 
 
 def same_place(one: ForeignRecord, other: ForeignRecord) -> bool:
-    """Whether two records have one name, and ran on one kind of device over one network."""
     keys = []
     for record in (one, other):
         names = set(describe.used_gpus(record)) or {record.machine.get("cpu_model")}
@@ -282,7 +273,7 @@ def same_text(one: ForeignRecord, other: ForeignRecord) -> bool:
 
 
 def same_arguments(one: ForeignRecord, other: ForeignRecord) -> bool:
-    """Whether two records' scripts had the same arguments, except for what follows from the number of devices."""
+    """Except for values that follow from the number of devices."""
     words = [[part for word in arguments(record) for part in word.split("=")] for record in (one, other)]
     return len(words[0]) == len(words[1]) and all(
         follows(x, y, one.num_devices, other.num_devices) for x, y in zip(*words, strict=True)
@@ -290,7 +281,6 @@ def same_arguments(one: ForeignRecord, other: ForeignRecord) -> bool:
 
 
 def arguments(record: ForeignRecord) -> list[str]:
-    """The words after the script or its module in a record's command."""
     try:
         words = shlex.split(record["command"])
     except ValueError:  # somebody has edited it
@@ -301,8 +291,8 @@ def arguments(record: ForeignRecord) -> list[str]:
 
 
 def follows(x: str, y: str, a: int, b: int) -> bool:
-    """Whether two values of one argument are equal, or differ as a and b devices do: their number, what all of them
-    have together, each one's part of the same whole, a list of them.
+    """Whether two values of an argument are equal, or differ as a and b devices do: proportional, inversely
+    proportional, or lists of a and b entries.
 
     >>> follows("1", "4", 1, 4), follows("64", "16", 1, 4), follows("0", "0,1,2,3", 1, 4), follows("64", "32", 1, 4)
     (True, True, True, False)
@@ -316,16 +306,15 @@ def follows(x: str, y: str, a: int, b: int) -> bool:
     return math.isclose(first * b, second * a) or math.isclose(first * a, second * b)
 
 
-# --- of one record ----------------------------------------------------------------------------------------------------
+# --- Values of one record ---------------------------------------------------------------------------------------------
 
 
 def step_s(record: ForeignRecord) -> float:
-    """Mean seconds of the slowest rank's steps."""
     return 1 / record.steps_per_s
 
 
 def wait_s(record: ForeignRecord) -> float:
-    """Mean seconds for which the rank that waits longest waits for its batch, at most a step."""
+    """Mean wait for a batch of the rank that waits longest, at most a step."""
     return min(step_s(record), max(statistics.fmean(part.data_wait_s) for part in record.samples))
 
 

@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from bench.course.exercises import exports, grade, release
+from bench.course.exercises import grade, release
 from bench.errors import BenchError, UserError
 from bench.files import LINUX
 from tests.exercises.conftest import SAMPLE, edited
@@ -269,7 +269,7 @@ os.execv({python!r}, [{python!r}, "-m", "bench", command, *flags])
 def test_a_submission_to_gradescope(solved, tmp_path):
     """The zip as Gradescope unpacks it; `make`, which would set up an environment, is this Python."""
     root, tools = tmp_path / "autograder", tmp_path / "tools"
-    (made,) = exports.gradescope(None, str(SAMPLE), tmp_path, key=5)
+    (made,) = release.gradescope(None, str(SAMPLE), tmp_path, key=5)
     with zipfile.ZipFile(made) as archive:
         archive.extractall(root / "source")
         modes = {info.filename: info.external_attr >> 16 & 0o111 for info in archive.infolist()}
@@ -295,6 +295,6 @@ def test_a_submission_to_gradescope(solved, tmp_path):
 
 
 def test_what_gradescope_is_told_of_a_submission_that_could_not_be_graded(graded, tmp_path):
-    assert exports.results_of(tmp_path, "no notebook")["output"] == "no notebook"
-    told = exports.results_of(graded.out, "")
+    assert release.results_of(tmp_path, "no notebook")["output"] == "no notebook"
+    told = release.results_of(graded.out, "")
     assert {test["max_score"] for test in told["tests"]} == {1.0, 2.0} and "not a notebook" in told["output"]

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from bench.course.exercises import cells, exports, nbgrading, release
+from bench.course.exercises import cells, nbgrading, release
 from bench.errors import BenchError, UserError
 from tests.exercises.conftest import SAMPLE
 from tests.runs import ROOT, bench
@@ -105,7 +105,7 @@ def test_the_template_of_a_classroom_assignment(handed_out, sample, monkeypatch)
     import yaml
 
     monkeypatch.setattr(release, "run", lambda *_: 0)  # it has been made
-    (path,) = exports.classroom(None, str(SAMPLE), handed_out)
+    (path,) = release.classroom(None, str(SAMPLE), handed_out)
     job = yaml.safe_load(path.read_text())["jobs"]["run-autograding-tests"]
     steps = {step["id"]: step["with"] for step in job["steps"] if "id" in step}
     assert [step["max-score"] for step in steps.values()] == [task.points for task in sample.tasks]
@@ -121,4 +121,4 @@ def test_the_template_of_a_classroom_assignment(handed_out, sample, monkeypatch)
 
 def test_a_grader_that_there_is_not(tmp_path):
     with pytest.raises(UserError, match="TO=canvas: choose one of gradescope, classroom"):
-        exports.run("canvas", None, str(SAMPLE), str(tmp_path))
+        release.export("canvas", None, str(SAMPLE), str(tmp_path))

@@ -11,7 +11,7 @@ import json
 import pytest
 
 from bench.course import chapters
-from bench.course.exercises import contained, nbgrading, plain, release, submissions, text
+from bench.course.exercises import contained, grade, nbgrading, plain, release, text
 from bench.process import tree
 from tests.forked_programs import start
 
@@ -73,7 +73,7 @@ def test_the_round_trip_of_a_set(path, copies, tmp_path, monkeypatch, forked_pro
     release.check(problem_set, blank)
     solved = chapters.written(problem_set.notebook)
     (tmp_path / "copy.ipynb").write_text(blank)
-    with_hidden_tests = submissions.merged(solved, submissions.cells_of(tmp_path / "copy.ipynb"))
+    with_hidden_tests = grade.merged(solved, grade.cells_of(tmp_path / "copy.ipynb"))
     (tmp_path / "blank.ipynb").write_text(forking(with_hidden_tests, "alone"))
     (tmp_path / "solved.ipynb").write_text(forking(solved, "run_on_ranks"))
     tests = [test for task in problem_set.tasks for test in task.tests]

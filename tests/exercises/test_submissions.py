@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bench.course.exercises import submissions, text
-from bench.course.exercises.submissions import Unreadable
+from bench.course.exercises import grade, text
+from bench.course.exercises.grade import Unreadable
 from bench.errors import UserError
 from tests.exercises import judge
 from tests.exercises.conftest import edited
@@ -21,7 +21,7 @@ def cells(notebook: str) -> dict[str, str]:
 def handed_in(tmp_path, notebook: str) -> list[dict]:
     """The cells of a notebook as they are read from a file."""
     (tmp_path / "x.ipynb").write_text(notebook)
-    return submissions.cells_of(tmp_path / "x.ipynb")
+    return grade.cells_of(tmp_path / "x.ipynb")
 
 
 def test_both_layouts(tmp_path):
@@ -29,7 +29,7 @@ def test_both_layouts(tmp_path):
                  "ann/.ipynb_checkpoints/00_sample.ipynb", ".git/00_sample.ipynb"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found, said = submissions.find(tmp_path, NAMES)
+    found, said = grade.find(tmp_path, NAMES)
     assert not said
     assert [(one.student, one.name, one.problem) for one in found] == [
         ("ann", "00_sample", None), ("ann", "01_other", "not handed in"),
@@ -43,7 +43,7 @@ def test_what_cannot_be_used_is_named(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "link").symlink_to(tmp_path / "ann")
-    found, said = submissions.find(tmp_path, NAMES)
+    found, said = grade.find(tmp_path, NAMES)
     assert [one.problem for one in found] == ["handed in twice, in both layouts"]
     assert len(said) == 4 and sum("no such problem set: choose of 00_sample, 01_other" in line for line in said) == 2
     assert sum("not graded: a student's folder is no link" in line for line in said) == 2
@@ -55,7 +55,7 @@ def test_nothing_to_grade(made, words, tmp_path):
     if made is not None:
         (folder / made).mkdir(parents=True)
     with pytest.raises(UserError, match=words):
-        submissions.find(folder, NAMES)
+        grade.find(folder, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_no_notebook(content, tmp_path):
     path = tmp_path / "x.ipynb"
     path.write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(Unreadable, match="it is not a notebook"):
-        submissions.cells_of(path)
+        grade.cells_of(path)
 
 
 def test_metadata_that_is_none_costs_no_answer(blank, tmp_path):
@@ -74,7 +74,7 @@ def test_metadata_that_is_none_costs_no_answer(blank, tmp_path):
         notebook["cells"], [None, {"nbgrader": None}, {"nbgrader": 3}, [], {"nbgrader": []}] * 9, strict=False
     ):
         cell["metadata"] = metadata
-    merged = cells(submissions.merged(blank, handed_in(tmp_path, json.dumps(notebook))))
+    merged = cells(grade.merged(blank, handed_in(tmp_path, json.dumps(notebook))))
     assert merged == cells(blank) | {"s00-task1-answer": "mine = 1"}
 
 
@@ -82,14 +82,14 @@ def test_links_are_not_followed(tmp_path, solved):
     (tmp_path / "hers.ipynb").write_text(solved)
     (tmp_path / "x.ipynb").symlink_to(tmp_path / "hers.ipynb")
     with pytest.raises(Unreadable, match="no plain file"):
-        submissions.cells_of(tmp_path / "x.ipynb")
+        grade.cells_of(tmp_path / "x.ipynb")
     for student in ("ann", "ben", "eve"):
         (tmp_path / "class" / student).mkdir(parents=True)
     (tmp_path / "class" / "ben" / "00_sample").mkdir()
     (tmp_path / "class" / "ben" / "00_sample" / "00_sample.ipynb").write_text(solved)
     (tmp_path / "class" / "ann" / "00_sample.ipynb").symlink_to(tmp_path / "hers.ipynb")
     (tmp_path / "class" / "eve" / "00_sample").symlink_to(tmp_path / "class" / "ben" / "00_sample")
-    found, said = submissions.find(tmp_path / "class", NAMES)
+    found, said = grade.find(tmp_path / "class", NAMES)
     assert [one.student for one in found if one.path] == ["ben"]
     assert len(said) == 2 and all("it is a link" in line for line in said)
 
@@ -97,7 +97,7 @@ def test_links_are_not_followed(tmp_path, solved):
 def test_answers_are_kept_and_everything_else_is_the_original(blank, tmp_path):
     changed = edited(blank, task1_answer="mine = 1", task1_test="pass", task2_given=None, task2_test=None,
                      start_text="no title")  # fmt: skip
-    merged = cells(submissions.merged(blank, handed_in(tmp_path, changed)))
+    merged = cells(grade.merged(blank, handed_in(tmp_path, changed)))
     assert merged == cells(blank) | {"s00-task1-answer": "mine = 1"}
 
 
@@ -106,7 +106,7 @@ def test_cells_that_were_added_stay_where_they_are(blank, tmp_path):
     own = {"cell_type": "code", "metadata": {"nbgrader": {"grade": True, "points": 99}}, "source": ["x = 1\n", "y = 2"]}
     notebook["cells"].insert([c["id"] for c in notebook["cells"]].index("s00-task2-answer"), own)
     notebook["cells"].insert(0, own | {"id": "a"})
-    merged = json.loads(submissions.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
+    merged = json.loads(grade.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
     places = [index for index, cell in enumerate(merged) if cell["source"] == "x = 1\ny = 2"]
     assert [merged[place + 1]["id"] for place in places] == ["s00-start-text", "s00-task2-answer"]
     assert (
@@ -120,7 +120,7 @@ def test_an_answer_without_its_name_is_found_all_the_same(blank, solved, tmp_pat
     for cell in notebook["cells"]:
         cell["metadata"] = {}
         del cell["id"]
-    merged = json.loads(submissions.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
+    merged = json.loads(grade.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in merged if cell["cell_type"] == "code")
     assert "raise NotImplementedError" not in code and "all_reduce" in code
 
@@ -129,7 +129,7 @@ def test_a_cell_that_is_there_twice_counts_once(blank, tmp_path):
     notebook = json.loads(edited(blank, task1_answer="first = 1"))
     (answer,) = [cell for cell in notebook["cells"] if cell["id"] == "s00-task1-answer"]
     notebook["cells"].append(answer | {"source": "second = 2"})
-    merged = json.loads(submissions.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
+    merged = json.loads(grade.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
     assert [c["source"] for c in merged if c["id"] == "s00-task1-answer"] == ["first = 1"]
     assert merged[-1]["source"] == "second = 2" and len({cell["id"] for cell in merged}) == len(merged)
 
@@ -160,12 +160,12 @@ def test_a_cell_that_is_there_twice_counts_once(blank, tmp_path):
     ],
 )
 def test_what_is_no_part_of_an_answer_is_noticed(blank, tmp_path, code, words):
-    answered = submissions.merged(blank, handed_in(tmp_path, edited(blank, task2_answer=code)))
-    assert submissions.noticed(answered) == [words]
+    answered = grade.merged(blank, handed_in(tmp_path, edited(blank, task2_answer=code)))
+    assert grade.noticed(answered) == [words]
     notebook = json.loads(blank)
     notebook["cells"].append({"cell_type": "code", "metadata": {}, "source": code})
-    assert submissions.noticed(submissions.merged(blank, handed_in(tmp_path, json.dumps(notebook)))) == [words]
-    assert submissions.noticed(blank) == []
+    assert grade.noticed(grade.merged(blank, handed_in(tmp_path, json.dumps(notebook)))) == [words]
+    assert grade.noticed(blank) == []
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_what_is_no_part_of_an_answer_is_noticed(blank, tmp_path, code, words):
     ],
 )
 def test_what_an_honest_answer_may_say_is_not_noticed(blank, code):
-    assert submissions.noticed(edited(blank, task2_answer=code)) == []
+    assert grade.noticed(edited(blank, task2_answer=code)) == []
 
 
 def test_nothing_is_noticed_in_answers_that_are_given_in_earnest(blank):
@@ -190,4 +190,4 @@ def test_nothing_is_noticed_in_answers_that_are_given_in_earnest(blank):
         cells = [cell for cell in text.read(path).notebook.cells if cell.metadata.nbgrader.solution]
         for source in [*sources, *(cell.source for cell in cells)]:
             answered = edited(blank, task2_answer=source)
-            assert submissions.noticed(answered) == [], source
+            assert grade.noticed(answered) == [], source

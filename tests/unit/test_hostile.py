@@ -14,7 +14,7 @@ from bench import __main__ as cli
 from bench.config.command_line import make_command
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
-from bench.course.exercises.submissions import cells_of
+from bench.course.exercises.grade import cells_of
 from bench.errors import UserError
 from bench.files import written_whole
 from bench.measure.environment import relevant_variables

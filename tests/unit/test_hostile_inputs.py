@@ -220,16 +220,16 @@ NOTEBOOKS = {
 @pytest.mark.parametrize("kind", NOTEBOOKS)
 def test_a_notebook_that_is_none(kind, place):
     """Read as `bench grade` reads it; what it makes of that has tests/exercises."""
-    from bench.course.exercises import submissions
+    from bench.course.exercises import grade
 
     path = place / "folder" / "ada" / "00_sample.ipynb"
     path.parent.mkdir()
     content = NOTEBOOKS[kind]
     content(path) if callable(content) else path.write_bytes(content)
-    found, said = submissions.find(place / "folder", ["00_sample"]) if kind != "zero" else ([], [])
+    found, said = grade.find(place / "folder", ["00_sample"]) if kind != "zero" else ([], [])
     try:
-        cells = [cell for one in found for cell in submissions.cells_of(one.path)]
-    except submissions.Unreadable as why:
+        cells = [cell for one in found for cell in grade.cells_of(one.path)]
+    except grade.Unreadable as why:
         said = [str(why)]
     else:
         assert kind in ("zero", "metadata", "source") and all(isinstance(cell["source"], str) for cell in cells)

@@ -29,7 +29,7 @@ MODE_NAMES = set(MODES) - {"local"}  # this machine, and its file system, are ca
 
 # What a machine without torch can load: all but what lives in the worker.
 HEAVY_ROOMS = ["bench.modes", "bench.workload", "bench.training", "bench.measure", "bench.observe",
-               "bench.foreign.rank", "bench.foreign.models",
+               "bench.foreign.rank",
                "bench.tasks.inference.files", "bench.proof.gpu_check.bare_loop",
                "bench.proof.gpu_check.probes", "bench.predict.emulation.stand_in", "bench.predict.memory",
                "bench.structure"]  # fmt: skip

@@ -33,11 +33,7 @@ def __getattr__(name: str):
 
 @style.styled
 def coverage_grid(ways: dict[str, list[int]], results: dict[str, str]):
-    """How often each image is counted by each way of sharing a small set: one row per way, one column per image.
-
-    ways: name -> counts per image, all of the same length. results: name -> text at the end of its row. Images left out
-    are red, those counted more than once orange. Returns a matplotlib figure.
-    """
+    """How often each image is counted. ways: name -> counts per image. results: name -> text at the end of its row."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 

@@ -28,10 +28,7 @@ State = tuple[int, int, int]  # bytes, time of change, file mode
 
 
 def run(argv: list[str], limit_s: float, environment: dict, log: Path) -> int | None:
-    """Run a command in a session of its own; returns its exit code, or None when it was ended after ``limit_s``.
-
-    log: gets its output. When this returns or raises, no process of the command is left. Ctrl-C and SIGTERM end it.
-    """
+    """As ``tree.run``, and also ends what has left the tree. Returns None after ``limit_s``. log: gets the output."""
     import psutil
 
     with signals_as_interrupt(), adopting_orphans() as mine, log.open("wb") as output, Tree(grace_s=0.0) as tree:
@@ -51,10 +48,7 @@ def run(argv: list[str], limit_s: float, environment: dict, log: Path) -> int | 
 
 @contextlib.contextmanager
 def adopting_orphans() -> Iterator[set[int]]:
-    """Make orphaned descendants children of this process (Linux), so that they can be found.
-
-    Gives the ids of the processes that were children before.
-    """
+    """Make orphaned descendants children of this process (Linux). Gives the ids of its earlier children."""
     import psutil
 
     mine = {process.pid for process in psutil.Process().children(recursive=True)}

@@ -114,10 +114,7 @@ class Execution(Execute):
 
 
 def checked_content(kind: str, content) -> dict | None:
-    """The used part of a kernel's message, in which answers can send anything; None to drop the message.
-
-    Text only, in the forms that a page shows; no metadata, because a page turns it into attributes.
-    """
+    """The used part of a kernel's message, which an answer may have sent: text without metadata. None: drop it."""
     content = content if isinstance(content, dict) else {}
     count = content.get("execution_count")
     count = count if type(count) is int else None

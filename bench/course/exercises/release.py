@@ -5,13 +5,22 @@ build/release/
     NN_name/NN_name.ipynb   a problem set, made by nbgrader from the text
     conftest.py, pytest.ini `python -m pytest` runs the visible tests
     ….whl                   this project, for a hosted notebook
+
+`bench export`: for other graders.
+
+gradescope  a zip per set for Gradescope's autograder (https://gradescope-autograders.readthedocs.io): ``setup.sh``,
+            ``run_autograder``, this project and the set, with solutions and hidden tests. Points as in `bench grade`.
+classroom   a template repository for GitHub Classroom (https://github.com/classroom-resources): a release with a
+            workflow that runs the visible tests, a step per task. It has no hidden tests, because students read it.
 """
 
+import csv
 import hashlib
 import json
 import shutil
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 from bench import files
@@ -23,6 +32,9 @@ from bench.process.tree import capture
 
 RELEASE = PROJECT / "build" / "release"
 WHEEL_S = 600.0  # for pip to build the package
+EXPORTS = PROJECT / "build" / "export"
+PARTS = ("bench", "pyproject.toml", "README.md", "LICENSE", "Makefile")  # of this project, needed for grading
+EXECUTABLE = 0o755 << 16  # of a file in a zip
 MADE = ".released.json"  # set -> checksum of its released notebook: one that differs has been edited
 PYTEST_INI = "[pytest]\naddopts = -p no:cacheprovider --tb=short\n"
 
@@ -111,3 +123,81 @@ def build_wheel(to: Path) -> str:
             old.unlink()
         shutil.copy(wheel, to / wheel.name)
     return wheel.name
+
+
+# --- bench export -----------------------------------------------------------------------------------------------------
+
+
+def export(form: str, names: str | None, folder: str | None, out: str | None, key: int = 0) -> int:
+    if form not in FORMS:
+        raise UserError(f"TO={form}: choose one of {', '.join(FORMS)}")
+    to = Path(out) if out else EXPORTS / form
+    to.mkdir(parents=True, exist_ok=True)
+    for path in FORMS[form](names, folder, to, key):
+        print(path, flush=True)
+    return 0
+
+
+def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
+    parts = [file for name in PARTS for file in (PROJECT / name, *sorted((PROJECT / name).rglob("*")))]
+    parts = [file for file in parts if file.is_file() and "__pycache__" not in file.parts]
+    made = []
+    for path in text.sets(names, folder):
+        text.read(path, key)  # raises UserError for a mistake in the set
+        made.append(to / f"{path.stem}.zip")
+        with (
+            files.written_whole(made[-1]) as temporary,
+            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            for name in ("setup.sh", "run_autograder"):
+                info = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
+                info.external_attr, info.compress_type = EXECUTABLE, zipfile.ZIP_DEFLATED
+                archive.writestr(info, text.render_template(name, key=key))
+            for file in parts:
+                archive.write(file, Path("project") / file.relative_to(PROJECT))
+            archive.write(path, Path("project") / "sets" / path.name)
+    return made
+
+
+def classroom(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
+    if key:
+        raise UserError(f"KEY={key}: TO=classroom has no hidden tests: give it to `make grade`")
+    run(names, folder, str(to))
+    tasks = [
+        {"name": path.stem, "number": task.number, "id": f"set{path.stem[:2]}-task{task.number}", "points": task.points}
+        for path in text.sets(names, folder)
+        for task in text.read(path).tasks
+    ]
+    (wheel,) = (path.name for path in to.glob("*.whl"))
+    workflow = to / ".github" / "workflows" / "classroom.yml"
+    workflow.parent.mkdir(parents=True, exist_ok=True)
+    write_text(workflow, text.render_template("classroom.yml", wheel=wheel, tasks=tasks))
+    return [workflow]
+
+
+FORMS = {"gradescope": gradescope, "classroom": classroom}
+
+
+# --- Called by run_autograder -----------------------------------------------------------------------------------------
+
+
+def results_of(grades: Path, output: str) -> dict:
+    """Gradescope's output format, of one student's folder of `bench grade`. output: what that printed."""
+    if not (grades / "tasks.csv").exists():
+        return {"score": 0, "output": output or "nothing was handed in", "visibility": "visible"}
+    with (grades / "tasks.csv").open(newline="") as file:
+        tests = [{"name": f"{task['set']}, task {task['task']}", "score": float(task["points"]),
+                  "max_score": float(task["max"])} for task in csv.DictReader(file)]  # fmt: skip
+    with (grades / "grades.csv").open(newline="") as file:
+        reasons = [row["reason"] for row in csv.DictReader(file) if row["reason"]]
+    return {"tests": tests, "output": "\n".join(reasons), "visibility": "visible"}
+
+
+def main() -> None:
+    grades, output, results = map(Path, sys.argv[1:])
+    made = results_of(grades, output.read_text().strip())
+    write_text(results, json.dumps(made, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

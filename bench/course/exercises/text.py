@@ -224,7 +224,7 @@ def task_mistake(task: Task) -> str | None:
 
 
 def secrets_of(problem_set: ProblemSet) -> list[str]:
-    """The lines of solutions, hidden tests and rubrics that occur nowhere else: no student may see them."""
+    """The lines that no student may see: of solutions, hidden tests and rubrics, if they occur nowhere else."""
     public, secret, patterns = set(), [], (SOLUTION, HIDDEN, RUBRIC)
     for cell in problem_set.notebook.cells:
         hidden = [region["inside"] for pattern in patterns for region in pattern.finditer(cell.source)]
@@ -235,12 +235,7 @@ def secrets_of(problem_set: ProblemSet) -> list[str]:
 
 
 def without_solutions(text: str) -> str:
-    """A set without solutions, hidden tests and rubrics.
-
-    >>> print(without_solutions("def f():\\n    ### BEGIN SOLUTION\\n    return 1\\n    ### END SOLUTION"))
-    def f():
-        raise NotImplementedError()
-    """
+    """A set as students may read it: without solutions, hidden tests and rubrics."""
     return RUBRIC.sub("", HIDDEN.sub("", SOLUTION.sub(r"\g<indent>raise NotImplementedError()", text)))
 
 

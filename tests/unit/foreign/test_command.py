@@ -11,7 +11,7 @@ from bench.commands.timed import words_of
 from bench.config import flags
 from bench.errors import RunFailed, UserError
 from bench.foreign import command
-from bench.foreign.command import Asked
+from bench.foreign.command import Options
 from bench.process.guard import alive
 
 
@@ -44,7 +44,7 @@ def test_bad_input_is_one_line(words, said, tmp_path, capsys):
 ])  # fmt: skip
 def test_a_command_that_leaves_no_times_leaves_no_record(script, limit_s, error, said, tmp_path):
     with pytest.raises(error, match=said):
-        command.run([sys.executable, "-c", script], Asked(), tmp_path, limit_s=limit_s)
+        command.run([sys.executable, "-c", script], Options(), tmp_path, limit_s=limit_s)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -53,14 +53,14 @@ def test_a_command_that_has_cleared_its_environment_is_ended_too(tmp_path):
     pid_file = tmp_path / "pid"
     code = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     with pytest.raises(RunFailed, match="has not ended after 3 s"):
-        command.run(["env", "-i", sys.executable, "-c", code], Asked(), tmp_path / "out", limit_s=3.0)
+        command.run(["env", "-i", sys.executable, "-c", code], Options(), tmp_path / "out", limit_s=3.0)
     assert not alive(int(pid_file.read_text()))
 
 
 def test_the_commands_own_sitecustomize_and_path_are_kept(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.theirs = True\n")
     (parts := tmp_path / "parts").mkdir()
-    variables = command.environment(tmp_path, parts, Asked(steps=3))
+    variables = command.environment(tmp_path, parts, Options(steps=3))
     assert json.loads(variables["BENCH_TIME"])["steps"] == 3
     script = "import sys; print(theirs, [p for p in sys.path if 'site' in p and 'bench' in p], 'torch' in sys.modules)"
     variables["PYTHONPATH"] += f":{tmp_path}"
@@ -86,7 +86,7 @@ def test_parts_that_are_no_training_are_refused(left, said, tmp_path):
     for number, part in enumerate(left):
         (tmp_path / f"part-{number}.json").write_text(json.dumps(part))
     with pytest.raises(UserError, match=said):
-        command.read_parts(tmp_path, "torchrun", Asked())
+        command.read_parts(tmp_path, "torchrun", Options())
 
 
 def test_of_a_command_that_fails_the_rank_is_named_that_ended_first(tmp_path):
@@ -100,9 +100,9 @@ def test_of_a_command_that_fails_the_rank_is_named_that_ended_first(tmp_path):
 
 
 def test_examples_are_those_told_or_those_counted_and_never_a_guess():
-    assert command.examples_of(parts(), Asked(batch=16), 2) == (32, "BATCH")
-    assert command.examples_of(parts(), Asked(), 2) == (16, "Watch")
-    assert command.examples_of([*parts()[:1], *parts(images=None)[1:]], Asked(), 2) == (None, None)
+    assert command.global_batch(parts(), Options(batch=16), 2) == (32, "BATCH")
+    assert command.global_batch(parts(), Options(), 2) == (16, "Watch")
+    assert command.global_batch([*parts()[:1], *parts(images=None)[1:]], Options(), 2) == (None, None)
 
 
 def test_a_record_says_nothing_of_who_ran_it():

@@ -37,7 +37,7 @@ def test_a_script_is_as_fast_as_the_rank_that_takes_longest_for_all_steps(tmp_pa
 def test_unknown_examples_are_steps_and_never_examples(tmp_path):
     record = foreigners.write(tmp_path, foreigners.data(batch=None, noise=0))
     assert record.throughput == pytest.approx(10) and record.unit == "steps/s"
-    assert "?" in result.row(record) and any("BATCH" in line for line in result.lines(record))
+    assert "?" in result.grid([record]).rows[0] and any("BATCH" in line for line in result.lines(record))
 
 
 def test_it_is_no_run(tmp_path):
