@@ -4,6 +4,7 @@ run_on_ranks   call a function of the notebook on N fresh processes
 bench          run a command of the project as `make` would; returns its records
 shell          run any other command with live output; a failing command fails the cell
 source         show the project's own code from its file
+machine        a record's machine in one line
 reference      a committed suite of records; references: all suites of a study
 compared       a suite's results; pictures: its pictures by name
 size           a smaller number in a quick run (COURSE_QUICK=1)
@@ -14,9 +15,10 @@ import os
 
 from bench.course import diagrams
 from bench.course.ranks import ipython, run_on_ranks
-from bench.course.records import compared, machine, no_gpu_record, pictures, reference, references
+from bench.course.records import compared, no_gpu_record, pictures, reference, references
 from bench.course.shell import bench, shell
 from bench.course.source import source
+from bench.record.describe import machine_line as machine
 
 __all__ = [
     "QUICK", "bench", "compared", "diagrams", "machine", "no_gpu_record", "pictures", "reference", "references",

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -181,12 +180,10 @@ def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
     command += [str(CELL_LIMIT_S), str(START_LIMIT_S)]
     required("nbclient")
     variables = {"COURSE_QUICK": str(int(quick)), **own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-    with tempfile.TemporaryFile("w+") as output:
-        code = tree.run(command, alone_s=tree.GRACE_S, env=os.environ | variables, stdout=output, stderr=output,
-                        tied=True)  # fmt: skip
-        output.seek(0)
-        lines = [line for line in output.read().splitlines() if line.strip()]
+    lines = []
+    code = tree.run(command, on_line=lines.append, alone_s=tree.GRACE_S, env=os.environ | variables, tied=True)
     if code:
+        lines = [line.strip() for line in lines if line.strip()]
         reasons = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)] or lines
         reason = reasons[-1] if reasons else f"nothing was said, and the exit code is {code}"
         raise RunFailed(f"{path.name}: {reason}; see {executed}")

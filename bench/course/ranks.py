@@ -87,8 +87,7 @@ def run_on_ranks(
         (run_dir / "call").write_bytes(call)
         try:
             with node_for(engine, num_ranks, run_dir) as node:
-                command, variables = start_command(engine, run_dir, num_ranks, timeout)
-                environment = {**os.environ, **common_variables(num_ranks), **variables}
+                command, environment = start_command(engine, run_dir, num_ranks, timeout)
                 supervise.run(
                     [node], lambda node: node.start(command, environment), run_dir, timeout, output.show,
                     starting=STARTING_S,
@@ -115,22 +114,21 @@ def node_for(engine: str, num_ranks: int, run_dir: Path) -> Iterator[Node]:
 
 
 def start_command(engine: str, run_dir: Path, num_ranks: int, timeout: float) -> tuple[list[str], dict[str, str]]:
-    """The command that starts the ranks as new programs, and its variables."""
-    if engine == "horovod":
-        command = horovodrun.start(num_ranks, ["-m", "bench.course.start", str(run_dir)])
-        return command, {horovodrun.GLOO_TIMEOUT: str(int(timeout + STARTING_S))}
-    command = [sys.executable, "-m", "bench.course.start", str(run_dir), str(num_ranks)]
-    return command, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_ranks)}
-
-
-def common_variables(num_ranks: int) -> dict[str, str]:
-    return {
+    """The command that starts the ranks as new programs, and their environment."""
+    environment = {
+        **os.environ,
         **thread_variables(max(1, usable_cores() // num_ranks)),
         "PYTHONUNBUFFERED": "1",
         steady.STARTED_AT: str(steady.now()),
         **steady.variables(),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }
+    if engine == "horovod":
+        command = horovodrun.start(num_ranks, ["-m", "bench.course.start", str(run_dir)])
+        return command, environment | {horovodrun.GLOO_TIMEOUT: str(int(timeout + STARTING_S))}
+    command = [sys.executable, "-m", "bench.course.start", str(run_dir), str(num_ranks)]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_ranks)}
+    return command, environment | address
 
 
 def ipython():

@@ -6,10 +6,8 @@ from bench.analysis.suite import CHOSEN, Suite, suites_of
 from bench.config.modes import MODES
 from bench.errors import UserError
 from bench.files import PROJECT
-from bench.record.describe import machine_line
 from bench.record.disturbance import undisturbed
 from bench.record.read import find_records
-from bench.record.view import Record
 from bench.studies.registry import STUDIES, study_of
 
 REFERENCE = PROJECT / "results" / "reference"
@@ -59,10 +57,6 @@ def suites_named(study: str) -> list[Suite]:
         raise UserError(f"there is no {REFERENCE}: the chapters need a clone of the repository, not the package alone")
     records = [record for folder in REFERENCE.glob(f"*/{study}-*/") for record in find_records(folder)[0]]
     return suites_of(sorted(records, key=lambda record: record.started_at))
-
-
-def machine(record: Record) -> str:
-    return machine_line(record)
 
 
 def no_gpu_record(study: str, make: str) -> None:

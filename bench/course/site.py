@@ -23,8 +23,6 @@ SITE = PROJECT / "build" / "site"
 LOOK = PROJECT / "tutorials" / "site"  # conf.py and the style sheet
 LIMIT_S = 600
 
-INDEX = "# The course\n\nTutorial chapters on data-parallel training.\n"
-EXERCISES = "# Problem sets\n\nOne for each chapter.\n"
 CODE, TARGET = r"`[^`\n]+`", r"\((?P<target>[^()\s]+)\)"  # inline code first, because no link starts in it
 LINK = re.compile(rf"{CODE}|(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]{TARGET}")
 PICTURE = re.compile(rf"{CODE}|!\[(?P<text>[^\]]*)\]{TARGET}")
@@ -77,13 +75,9 @@ def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> None:
         text = without_solutions(path.read_text()) if path in sets else path.read_text()
         write(source / place, copy_pictures(resolve_links(text, place, pages), path, source / place, source))
 
-    def index_page(place: str, default: str) -> str:
-        path = tutorials / place
-        return resolve_links(path.read_text() if path.exists() else default, place, pages)
-
-    exercises = index_page("exercises/README.md", EXERCISES) + toctree("", [path.stem for path in sets])
-    write(source / "exercises" / "index.md", exercises)
-    index = index_page("README.md", INDEX)
+    text = resolve_links((tutorials / "exercises" / "README.md").read_text(), "exercises/README.md", pages)
+    write(source / "exercises" / "index.md", text + toctree("", [path.stem for path in sets]))
+    index = resolve_links((tutorials / "README.md").read_text(), "README.md", pages)
     index += toctree("Chapters", [path.stem for path in texts])
     index += toctree("Manual", [f"manual/{path.stem}" for path in manual])
     index += toctree("More", ["exercises/index", *(path.stem for path in others)])

@@ -90,6 +90,7 @@ def texts(tmp_path_factory):
     (folder.parent / "results" / "dot.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>')
     for name, text in {
         "README.md": README, "01_first.md": FIRST, "02_second.md": SECOND, "exercises/01_first.md": SET,
+        "exercises/README.md": "# Problem sets\n",
         "guide.md": GUIDE,
     }.items():  # fmt: skip
         (folder / name).write_text(text)
@@ -160,7 +161,9 @@ def test_what_has_been_executed_is_not_executed_again(made, texts, monkeypatch):
 
 
 def test_a_broken_text_is_an_error(tmp_path):
-    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "exercises").mkdir(parents=True)
+    for place in ("README.md", "exercises/README.md"):
+        (tmp_path / "texts" / place).write_text("# A\n")
     (tmp_path / "texts" / "guide.md").write_text("# A\n\n```{nosuchdirective}\n```\n")
     with pytest.raises(RunFailed, match=r"(?s)^Sphinx: guide\.md:3: WARNING: Unknown directive type: 'nosuch"):
         site.build(True, tmp_path / "texts", tmp_path / "notebooks", tmp_path / "site")

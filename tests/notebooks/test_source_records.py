@@ -7,7 +7,7 @@ import pytest
 
 from bench.analysis.suite import suites_of
 from bench.config.modes import MODES
-from bench.course import records
+from bench.course import machine, records
 from bench.course.source import source
 from bench.errors import UserError
 from bench.record.read import find_records
@@ -73,7 +73,7 @@ def test_a_committed_suite_names_its_machine(study):
     found = records.references(study)
     assert found and all(suite.study == study and suite.device == "cpu" for suite in found)
     assert records.reference(study) is found[-1] and records.reference(study, which=0) is found[0]
-    assert "torch" in records.machine(found[-1].first) and found[-1].machine == records.machine(found[-1].first)
+    assert "torch" in machine(found[-1].first) and found[-1].machine == machine(found[-1].first)
 
 
 def test_every_committed_suite_is_found_by_its_study():
