@@ -30,7 +30,7 @@ else
   COURSE = $(VENV)/.course
 endif
 
-# The targets are the table of commands (bench/commands/__init__.py): `compare`, or `notebooks+course`, which needs what
+# The targets are the table of commands (bench/cli/__init__.py): `compare`, or `notebooks+course`, which needs what
 # the course needs. Listing them takes no more than a Python.
 LISTER  := $(firstword $(wildcard $(PY)) $(PYTHON))
 TARGETS := $(shell $(LISTER) -m bench help --targets 2>/dev/null)

@@ -6,8 +6,8 @@ import re
 import signal
 import sys
 
-from bench.commands import COMMANDS
-from bench.commands.base import Command, misspelt_variables, nearest
+from bench.cli import COMMANDS
+from bench.cli.base import Command, misspelt_variables, nearest
 from bench.errors import MOST_LETTERS, BenchError, ExitCode, UserError, printable, shortened
 
 INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install what it needs
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"project, and run `make {command.make}` there"
             )
         if by_make and "horovod" in command.needs:
-            from bench.commands.install_horovod import provide
+            from bench.cli.install_horovod import provide
 
             provide(args)
         return command.run(args)

@@ -1,4 +1,4 @@
-"""How the value of a command's own flag is read: "read" among the options of the flag (bench/commands/base.py). It
+"""How the value of a command's own flag is read: "read" among the options of the flag (bench/cli/base.py). It
 gets the variable's name and the text, and raises UserError for a text that it cannot read."""
 
 import math

@@ -25,7 +25,7 @@ from bench.measure.cgroup import CGROUP, groups, memory_limit, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # What no rank imports: which runs there are, what is shown of them, the course.
-NO_RANKS = ("__main__.py", "commands", "course", "proof", "report", "studies")
+NO_RANKS = ("__main__.py", "cli", "course", "proof", "report", "studies")
 
 PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", "psutil", "nvidia-ml-py")
 OF_MODELS = ("keras", "timm")  # recorded where a model is theirs: where they are loaded
@@ -105,7 +105,7 @@ def _without_text(source: bytes) -> bytes:
 
 
 def source_files(*more: str) -> list[Path]:
-    """The files of ``source_hash``. In bench/commands are those that another launcher starts as ranks."""
+    """The files of ``source_hash``. In bench/cli are those that another launcher starts as ranks."""
     package = REPOSITORY / "bench"
     others = [package / name for name in NO_RANKS if name not in more]
     return [

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench.commands import LINES
+from bench.cli import LINES
 from bench.config.modes import MODES
 from bench.config.tasks import TASKS
 from bench.measure.environment import source_files
@@ -19,7 +19,7 @@ FILES = sorted(BENCH.rglob("*.py"))
 # Who may ask which mode it is, and why. Elsewhere a mode's own file, or the table in bench/config/modes.py, answers.
 MAY_ASK = {
     "bench/__main__.py": "horovod is a package here, which a command needs",
-    "bench/commands/verify.py": "everything is compared with single",
+    "bench/cli/verify.py": "everything is compared with single",
     "bench/studies/breakdown/result.py": "dp is a lane of a timeline here",
     "bench/studies/programs.py": "a mode is not its own baseline",
     "bench/studies/unsynced/result.py": "two programs of one mode are compared, whichever it is",
@@ -80,7 +80,7 @@ def test_the_contract_of_floors_is_kept():
 @pytest.mark.parametrize(
     ("file", "line", "said"),
     [
-        ("config/options.py", "from bench.commands import base", "floors BROKEN"),
+        ("config/options.py", "from bench.cli import base", "floors BROKEN"),
         ("modes/base.py", "from bench.workload import loader", "floors BROKEN"),  # beside it
         ("formulas.py", "def late(): from bench import worker", "floors BROKEN"),  # within a function, too
         ("mistakes/base.py", "import bench.config.modes", "floors BROKEN"),
@@ -118,8 +118,8 @@ def test_the_hash_of_the_code_covers_what_ranks_and_launchers_import():
         reached |= new
         due = set().union(*map(imported_by, new))
     assert len(reached) > 200 and reached <= covered
-    assert {"bench.commands.joined", "bench.commands.joined_rank"} <= covered
-    assert not {"bench.course.site", "bench.report.page", "bench.commands.help"} & covered
+    assert {"bench.cli.joined", "bench.cli.joined_rank"} <= covered
+    assert not {"bench.course.site", "bench.report.page", "bench.cli.help"} & covered
 
 
 # --- What an import brings along ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench import files
 from bench.analysis import drawing
 from bench.analysis.suite import Suite
-from bench.commands import COMMANDS, forecast
+from bench.cli import COMMANDS, forecast
 from bench.course import chapters
 from bench.files import PROJECT
 from bench.predict.pictures.figures import figures

@@ -7,7 +7,7 @@ import ast
 import subprocess
 from pathlib import Path
 
-from bench.commands import COMMANDS
+from bench.cli import COMMANDS
 from bench.config.options import FIELDS
 from bench.files import PROJECT
 

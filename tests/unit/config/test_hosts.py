@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from bench.commands import COMMANDS
+from bench.cli import COMMANDS
 from bench.config import hosts
 from bench.config.command_line import from_arguments
 from bench.config.options import RunConfig

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tests.fuzz  # noqa: F401 (how much is tried)
 from bench import __main__ as cli
-from bench.commands import COMMANDS
+from bench.cli import COMMANDS
 from bench.config.command_line import from_arguments, make_command
 from bench.config.fields import flag_of, variable_of
 from bench.config.options import FIELDS, RunConfig

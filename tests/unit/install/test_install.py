@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from bench import __main__ as cli
-from bench.commands import COMMANDS, LINES, install_horovod
+from bench.cli import COMMANDS, LINES, install_horovod
 from bench.config.fields import flag_of, variable_of
 from bench.config.options import FIELDS
 from bench.errors import BenchError, UserError

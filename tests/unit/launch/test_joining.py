@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.commands import COMMANDS, joined
+from bench.cli import COMMANDS, joined
 from bench.config.options import RunConfig, to_dict
 from bench.errors import RunFailed, UserError
 from bench.launch import joining, machine

@@ -6,7 +6,7 @@ import shlex
 import pytest
 import yaml
 
-from bench.commands import COMMANDS
+from bench.cli import COMMANDS
 from tests.runs import ROOT
 
 TEMPLATES = ROOT / "templates"

@@ -12,7 +12,7 @@ from scipy import stats as scipy_stats
 
 from bench import formulas
 from bench.analysis import stats
-from bench.commands import COMMANDS
+from bench.cli import COMMANDS
 from bench.errors import UserError
 from bench.record.view import Record
 from bench.report import difference as diff

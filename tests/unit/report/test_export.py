@@ -7,7 +7,7 @@ import sys
 import pandas as pd
 import pytest
 
-from bench.commands import COMMANDS
+from bench.cli import COMMANDS
 from bench.errors import UserError
 from bench.report import export as frame
 from tests import records

@@ -7,7 +7,7 @@ import pytest
 from bench.analysis import comparison
 from bench.analysis.equivalence import verdict_of
 from bench.analysis.suite import suites_of
-from bench.commands import COMMANDS
+from bench.cli import COMMANDS
 from bench.config.command_line import from_arguments
 from bench.errors import UserError
 from bench.report import page

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.commands import gpu_check
+from bench.cli import gpu_check
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.measure import environment
@@ -271,6 +271,6 @@ def test_a_table_of_everything_ends_it(monkeypatch, tmp_path, capsys):
 
 def gpu_check_args(*words: str):
     """The command's arguments, parsed."""
-    from bench.commands import COMMANDS
+    from bench.cli import COMMANDS
 
     return COMMANDS["gpu-check"].parse(list(words))

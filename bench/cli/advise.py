@@ -1,0 +1,147 @@
+"""`bench advise`: which data-parallel mode to use, in words; from records, or from a few short runs of its own."""
+
+import dataclasses
+from pathlib import Path
+
+from bench.analysis import tables
+from bench.analysis.suite import suites_and_others
+from bench.cli import memory
+from bench.cli.base import warn
+from bench.cli.studies import run_plan
+from bench.config.command_line import from_arguments, given_options
+from bench.config.fields import variable_of
+from bench.config.modes import MODES, UPPER_BOUNDS
+from bench.config.options import FIELDS, RunConfig
+from bench.errors import RunFailed, UserError
+from bench.launch.launcher import launch
+from bench.launch.progress_bar import LiveProgress
+from bench.predict.advice.answers import advise, standing
+from bench.predict.advice.facts import ALONE, Facts
+from bench.predict.step import link as links
+from bench.record.read import find_records
+from bench.report.advice import facts_of
+from bench.studies.base import Flags
+from bench.studies.compare.study import COMPARE
+from bench.studies.prepare import prepare, refuse
+from bench.studies.programs import in_mode
+from bench.tasks.network.record import find as find_networks
+
+ROUNDS = 3
+NO_LATENCY = "0us"
+NO_LATENCY_SAID = "the latency of the links: RATE alone was given, and 0 is taken (LINK=10gbit,50us)"
+
+
+def run(args) -> int:
+    """Say which mode to use, and what that rests on. The folder of the records is the last line."""
+    console, asked = tables.terminal(), from_arguments(args)
+    more = given(args)
+    if args.records is not None:
+        refuse_runs(args)
+        folder, batches = Path(args.records).expanduser(), {}
+    else:
+        folder, batches = measured(console, asked, args)
+    facts = read(folder)
+    unknown = (*facts.unknown, NO_LATENCY_SAID) if args.rate else facts.unknown
+    facts = dataclasses.replace(facts, **more, **batches, link=link_of(args, facts) or facts.link, unknown=unknown)
+    show(console, facts)
+    print(f"records: {folder}", flush=True)
+    return 0
+
+
+def show(console, facts: Facts) -> None:
+    tables.print_lines(console, standing(facts))
+    if facts.unfair:
+        console.print(facts.unfair, style="bold")
+    for answer in advise(facts):
+        console.print(f"\n{answer.heading}", style="bold")
+        for line in answer.lines:
+            console.print(f"- {line}")
+
+
+# --- what a person gives ----------------------------------------------------------------------------------------------
+
+
+def given(args) -> dict:
+    """PRICE, EXAMPLES and NODES as fields of ``Facts``. Raises UserError, also for a link that cannot be read."""
+    if args.link and args.rate:
+        raise UserError("LINK has a rate and a latency, RATE is a rate alone: give one of them")
+    link_of(args, None)
+    if args.nodes is not None and not (args.link or args.rate or args.records):
+        raise UserError(f"NODES={args.nodes} needs a link, as in LINK=10gbit,50us")
+    return {name: value for name in ("nodes", "price", "examples") if (value := getattr(args, name)) is not None}
+
+
+def link_of(args, facts: Facts | None) -> links.Link | None:
+    """LINK, or RATE with no latency; None where neither was given. Raises UserError."""
+    if args.rate:
+        links.rate_of("RATE", args.rate, args.rate)
+    text = args.link or (args.rate and f"{args.rate},{NO_LATENCY}")
+    on_gpu = facts and facts.profile and facts.profile.device == "cuda"
+    return links.said(text, "nccl" if on_gpu else "gloo") if text else None
+
+
+def refuse_runs(args) -> None:
+    """Raise UserError for an option that records have already."""
+    names = [variable_of(FIELDS[name]) for name in given_options(args)]
+    names += [name.upper() for name in ("modes", "rounds") if getattr(args, name) is not None]
+    if names:
+        raise UserError(f"{names[0]} is of runs, and RECORDS={args.records} has made its own: leave one of them out")
+
+
+# --- records, and runs of its own -------------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> Facts:
+    """What the records below a folder say. Raises UserError where there are none that say anything."""
+    records, refused = find_records(folder)
+    networks, bad = find_networks(folder)
+    for sentence in refused + bad:
+        warn(f"refused: {sentence}")
+    return facts_of(*suites_and_others(records), networks)
+
+
+def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
+    """A short comparison and a profile of one device: their folder, and the largest batches as fields of ``Facts``."""
+    refuse(asked, "mode")
+    if asked.num_devices == 1 and (args.modes or args.rounds):
+        raise UserError("MODES and ROUNDS are of a comparison, and GPUS=1 has none: use GPUS=2 or more")
+    if asked.num_devices > 1:
+        (plan,) = COMPARE.plans(console, asked, Flags(modes=args.modes))
+        config = max(plan.programs.values(), key=lambda each: each.num_devices)
+        silent = {mode: in_mode(config, mode) for mode in UPPER_BOUNDS}
+        plan = dataclasses.replace(plan, programs=plan.programs | silent)  # also on GPUs: what is not hidden is told
+        folder = run_plan(console, plan, Flags(rounds=args.rounds or ROUNDS), asked.out)
+        programs = plan.programs
+    else:
+        config = prepare(console, dataclasses.replace(asked, mode=ALONE))
+        folder, programs = None, {ALONE: config}
+    batch = config.per_device_batch
+    profile = in_mode(config, ALONE, per_device_batch=batch, profile=True, out=str(folder or asked.out))
+    try:
+        with LiveProgress(profile, console, "profile of one device") as watch:
+            path = launch(profile, watch)
+        folder = folder or path.parent
+    except RunFailed as error:
+        if not folder:
+            raise
+        warn(f"no profile of one device: {error}")
+    return folder, batches_of(programs)
+
+
+def batches_of(programs: dict[str, RunConfig]) -> dict:
+    """The largest batch of each program that trains, as fields of ``Facts``; why not where memory is not known."""
+    import bench.predict.memory.plan  # noqa: F401 (torch, whose memory is measured below)
+
+    batches, said = {}, []
+    for label, config in programs.items():
+        if MODES[config.mode].baseline:
+            continue
+        try:
+            limit, told = memory.memory_limit(config, None)
+            outputs, assumed = memory.count_outputs(config)
+            besides, context = memory.process_overhead(config)
+            batches[label] = memory.largest(config, outputs, int(limit - besides * memory.GIB))
+        except UserError as error:
+            return {"batches_said": (str(error),)}
+        said += [f"largest: {told}, and that the data have", assumed, context]
+    return {"batches": batches, "batches_said": tuple(dict.fromkeys(filter(None, said)))}

@@ -1,0 +1,222 @@
+"""What a command is, and how arguments that are no option of a run are read."""
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.config import synonyms
+from bench.config.command_line import add_arguments
+from bench.errors import MOST_LETTERS, UserError, printable, shortened
+from bench.files import CLONE
+
+OWN = "work on this project"  # the group of what only its developers call
+GROUPS = ("measure", "explain", "check", "look at results", "learn", "teach", "set up", OWN)
+DEFAULT_FOLDER = "results/runs"
+SEEN = "BENCH_SEEN"  # in the environment: the variables named like options that a `bench` above this one has seen
+ORDINARY = ("NAME",)  # no option is meant: the host's name, in every shell of WSL
+READ = (  # variables whose names people type, and get no error for a wrong letter
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Command:
+    """One line of the table: a command of `bench`, and a target of make.
+
+    name: on the command line. group: what a person wants, one of GROUPS. help: one line. example: the variables that a
+    person gives to make most often. module: the file in bench/cli that runs it, with ``run(args)``, which returns
+    the exit code; "" for a target of make alone. arguments: passed to ``run`` before the parsed ones. target: of make,
+    where that has another name. flags: flag -> argparse's options, and "read": (variable, text) -> the value that
+    ``run`` gets (bench/config/flags.py). positional: arguments that may also be given as flags of the same name, as
+    make does it. options: it takes the options of a run; own: those that have another default here; others: workload ->
+    the same where that is trained. needs: "horovod" (built first, where make calls it
+    and that can be done), "course" (what the course needs beyond the locked packages), "clone" (files of the project
+    that are in no package), "sets" (a clone, unless SETS names a folder). rest: what stands after -- is a command of
+    the user's, and goes to ``run`` as ``args.rest``. note: after the help.
+    """
+
+    name: str
+    group: str
+    help: str
+    example: str = ""
+    module: str = ""
+    arguments: tuple = ()
+    target: str = ""
+    flags: dict[str, dict] = field(default_factory=dict)
+    positional: dict[str, dict] = field(default_factory=dict)
+    options: bool = False
+    own: dict = field(default_factory=dict)
+    others: dict = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    rest: bool = False
+    note: str = ""
+
+    @property
+    def make(self) -> str:
+        return self.target or self.name
+
+    def parser(self) -> "Parser":
+        parser = Parser(prog=f"bench {self.name}", description=self.help, epilog=self.note)
+        if self.options:
+            add_arguments(parser, self.own, self.others)
+        for flag, options in self.flags.items():
+            parser.add_argument(flag, **{name: value for name, value in options.items() if name != "read"})
+        for name, options in self.positional.items():
+            parser.add_argument(f"--{name}", dest=name, metavar=options["metavar"], help=argparse.SUPPRESS)
+            parser.add_argument(f"{name}_", nargs="?", **options)
+        return parser
+
+    def parse(self, words: list[str]) -> argparse.Namespace:
+        """The words after the command's name, read. Of an argument that was given in both ways the flag counts."""
+        end = words.index("--") if self.rest and "--" in words else len(words)
+        args = self.parser().parse_args(words[:end])
+        args.rest = words[end + 1 :]
+        for name in self.positional:
+            if getattr(args, name) is None:
+                setattr(args, name, getattr(args, f"{name}_"))
+        for flag, options in self.flags.items():
+            name = flag[2:].replace("-", "_")
+            if "read" in options and (text := getattr(args, name)) is not None:
+                setattr(args, name, options["read"](name.upper(), text))
+        if self.options:
+            settle(args)
+        return args
+
+    def missing_clone(self, args: argparse.Namespace) -> bool:
+        """Whether it needs files of a clone of the project, and this is a package that was installed without one."""
+        return not CLONE and ("clone" in self.needs or ("sets" in self.needs and not args.sets))
+
+    def unused_variables(self, words: list[str], args: argparse.Namespace) -> list[str]:
+        """The environment's variables that are named like an option of this command that was not given: they are not
+        read. What a `bench` above this one has seen is left out, as when a chapter runs a command."""
+        found = {variable(name).rstrip("="): name for name in self.parser().names()}
+        found = {name: flag for name, flag in found.items() if os.environ.get(name) and name not in ORDINARY}
+        seen = os.environ.get(SEEN, "").split()
+        os.environ[SEEN] = " ".join({*seen, *found})
+        given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
+        given |= {name for name in self.positional if getattr(args, name) is not None}
+        return [name for name, flag in found.items() if name not in seen and flag not in given]
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run it; its exit code. Its module is imported now, and not before."""
+        return importlib.import_module(f"bench.cli.{self.module}").run(*self.arguments, args) or 0
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but an error is one line and exit code 2, a shortened flag is an error, and a misspelt one is told what
+    it is near to."""
+
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_args(self, words: list[str]) -> argparse.Namespace:
+        args, unknown = self.parse_known_args(words)
+        if unknown:
+            self.error(self.unknown(unknown[0].partition("=")[0]))
+        for name, value in vars(args).items():
+            if isinstance(value, list):  # what argparse makes of --gpus=--
+                self.error(f"{variable('--' + name)}--: not a value")
+        return args
+
+    def unknown(self, word: str) -> str:
+        """What to say of a word that is no argument of this command, as the user of make has written it, too."""
+        if not word.startswith("--"):  # -b, or a word without a flag
+            hint = synonyms.advice(word[1:2] if word.startswith("-") else "", self.names())
+            return f"{word}: not an argument of this command{f': {hint}' if hint else ''}"
+        hint = synonyms.advice(word[2:], self.names())
+        near = [] if hint else [f"--{name} ({variable(name)})" for name in nearest(word[2:], self.names())]
+        hint = hint or (f"did you mean {' or '.join(near)}?" if near else "this command has no such option")
+        return f"unknown option {word} ({variable(word)}): {hint}"
+
+    def names(self) -> list[str]:
+        return [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"bench: {shortened(printable(message), MOST_LETTERS)} (see `{self.prog} --help`)\n")
+
+
+def nearest(word: str, names: Iterable[str]) -> list[str]:
+    """The names that a misspelt word is nearest to: the most similar one, and up to two nearly as similar.
+
+    >>> nearest("modl", ["lr", "mode", "model", "out"])
+    ['model', 'mode']
+    >>> nearest("colour", ["lr", "mode", "model", "out"])
+    []
+    """
+    near = difflib.get_close_matches(word, names, n=3)
+    likeness = [difflib.SequenceMatcher(None, name, word).ratio() for name in near]
+    return [name for name, ratio in zip(near, likeness, strict=True) if ratio > likeness[0] - 0.15]
+
+
+def misspelt_variables(names: Iterable[str]) -> list[tuple[str, str]]:
+    """(name, what it may be meant for) of environment variables that nothing reads, but that are almost the name of one
+    that torch and CUDA do read.
+
+    >>> misspelt_variables(["CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "HOME"])
+    [('CUDA_VISIBLE_DEVICE', 'CUDA_VISIBLE_DEVICES')]
+    """
+    near = [(name, difflib.get_close_matches(name, READ, n=1, cutoff=0.93)) for name in names if name not in READ]
+    return [(name, found[0]) for name, found in near if found]
+
+
+def variable(flag: str) -> str:
+    """The variable of make for a flag.
+
+    >>> variable("--image-size")
+    'IMAGE_SIZE='
+    """
+    return flag.lstrip("-").replace("-", "_").upper() + "="
+
+
+def settle(args: argparse.Namespace) -> None:
+    """Words that stand for another value: GPUS=all, and DIST_URL=env://, torch's name of what happens without it.
+    Raises UserError for GPUS=all where no GPU is used."""
+    if args.dist_url == "env://":
+        args.dist_url = None
+    if args.num_devices == "all":
+        args.num_devices = all_devices(args)
+
+
+def all_devices(args: argparse.Namespace) -> str | None:
+    """GPUS=all: the visible GPUs of this machine; None where HOSTS or another launcher say how many there are."""
+    from bench.launch.seat import seat_of
+    from bench.measure.nvml import visible_gpus
+
+    if args.hosts or os.environ.get("BENCH_HOSTS") or seat_of(os.environ):
+        return None
+    if args.device == "cpu" or not (gpus := visible_gpus()):
+        raise UserError("GPUS=all, but no GPU is used here: write how many CPU workers, as in GPUS=2")
+    return str(len(gpus))
+
+
+def folder_of(args: argparse.Namespace) -> str:
+    return args.out or DEFAULT_FOLDER
+
+
+def needed(name: str, text: str | None) -> str:
+    """An argument that must be given. Raises UserError without it."""
+    if not text:
+        raise UserError(f"{name}=… is needed: see `bench help`")
+    return text
+
+
+def warn(text: str) -> None:
+    """Print one line on standard error; a name in it may be anybody's."""
+    print(shortened(printable(text), MOST_LETTERS), file=sys.stderr, flush=True)
+
+
+def require_writable(option: str, folder: Path) -> None:
+    """Make a folder. Raises UserError where no file can be written there: known before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"{option}: {folder} cannot be written to ({error.strerror}): name another folder") from None

@@ -1,0 +1,108 @@
+"""`bench forecast RECORD`: the step of each mode on more devices than there are, predicted from a profile of one; with
+OUT its pictures."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from bench.analysis import drawing, tables
+from bench.cli.base import needed
+from bench.config.command_line import from_arguments
+from bench.config.fields import variable_of
+from bench.config.flags import whole
+from bench.config.modes import MODES
+from bench.config.options import FIELDS, KNOBS, RunConfig
+from bench.errors import UserError
+from bench.predict.pictures import points as records
+from bench.predict.pictures.figures import figures
+from bench.predict.pictures.points import Asked, Points
+from bench.predict.step import link as links
+from bench.predict.step import profile as profiles
+from bench.predict.step import result
+from bench.predict.step.engines import ENGINES
+from bench.record.disturbance import disturbed
+
+DEVICES = "2,4,8"
+MOST_DEVICES = 100_000
+TAKES = ("bucket_cap_mb", "overlap", "broadcast_buffers", "compression", "fusion_mb", "cycle_time_ms", "reshard",
+         "prefetch", "out")  # fmt: skip
+
+
+def run(args) -> int:
+    """Predict; tables, and what they rest on. Nothing is started, and without OUT no file is written."""
+    if args.points and not args.out:
+        raise UserError("POINTS are drawn, and OUT says where to: give OUT=folder")
+    asked = asked_of(args)
+    points = points_of(args, asked)
+    found, steps = forecasts(args, asked), len(asked.profile.factors)
+    console = tables.terminal()
+    tables.print_lines(console, result.standing(asked.profile, asked.link))
+    for grid in [result.grid(found, asked.profile.unit), *([result.explained(found)] if args.explain else [])]:
+        tables.print_captioned(console, grid)
+    for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *points.notes()]:
+        console.print(f"note: {line}")
+    if args.out:
+        for path in drawing.save_all(figures(asked, found, points), Path(args.out).expanduser()):
+            print(f"written: {path}", flush=True)
+    return 0
+
+
+def asked_of(args) -> Asked:
+    """What a forecast is made of. Raises UserError."""
+    record = profiles.record_at(needed("RECORD", args.record))
+    profile = profiles.profile_of(record, args.record)
+    return Asked(record, profile, link_of(args, profile), {mode: config_of(args, mode) for mode in modes_of(args)})
+
+
+def forecasts(args, asked: Asked) -> list[result.Forecast]:
+    counts = [whole("DEVICES", text.strip(), 1) for text in (args.devices or DEVICES).split(",")]
+    if max(counts) > MOST_DEVICES:
+        raise UserError(f"DEVICES={max(counts)}: at most {MOST_DEVICES}")
+    return [result.forecast(asked.profile, config, ranks, asked.link)
+            for config in asked.configs.values() for ranks in counts]  # fmt: skip
+
+
+def points_of(args, asked: Asked) -> Points:
+    """What of POINTS belongs to the forecast. Raises UserError."""
+    folders = [folder.strip() for folder in (args.points or "").split(",") if folder.strip()]
+    return records.find(folders, asked) if args.points else Points()
+
+
+def link_of(args, profile: profiles.Profile) -> links.Link:
+    """LINK or NETWORK, and where nodes have several devices what is inside. Raises UserError for what does not fit."""
+    carrier = "gloo" if profile.device == "cpu" else "nccl"
+    if bool(args.link) == bool(args.network):
+        raise UserError("one of LINK=RATE,LATENCY (as in LINK=10gbit,50us) and NETWORK=folder (what `make network` has "
+                        "left) is needed")  # fmt: skip
+    link = links.said(args.link, carrier) if args.link else links.measured(args.network, carrier)
+    per_node = args.per_node or 1
+    if (per_node > 1) != bool(args.link_inside):
+        raise UserError("several devices per node need both PER_NODE and LINK_INSIDE, as in PER_NODE=8 "
+                        "LINK_INSIDE=1200gbit,4us")  # fmt: skip
+    if not args.link_inside:
+        return link
+    return link.with_inside(per_node, links.said(args.link_inside, carrier, inside=True))
+
+
+def modes_of(args) -> list[str]:
+    """MODES; all that can be forecast without it. Raises UserError."""
+    named = [name.strip() for name in args.modes.split(",")] if args.modes else list(ENGINES)
+    if unknown := [name for name in named if name not in ENGINES]:
+        raise UserError(f"MODES={unknown[0]} cannot be forecast: choose of {', '.join(ENGINES)}")
+    return list(dict.fromkeys(named))
+
+
+def config_of(args, mode: str) -> RunConfig:
+    """The options of a mode's engine that were given. Raises UserError for one that is in no forecast, or that none of
+    the modes has."""
+    modes, values = modes_of(args), dict(vars(args))
+    for name, f in FIELDS.items():
+        if values.get(name) is None:
+            continue
+        if name not in TAKES:
+            raise UserError(f"{variable_of(f)} changes nothing in a forecast: leave it out")
+        if name in KNOBS and not any(name in MODES[each].knobs for each in modes):
+            raise UserError(f"{variable_of(f)} is no option of {' or '.join(modes)}: leave it out")
+        if name in KNOBS and name not in MODES[mode].knobs:
+            values[name] = None
+    return dataclasses.replace(from_arguments(argparse.Namespace(**values | {"mode": mode})), num_devices=2)

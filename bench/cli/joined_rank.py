@@ -1,0 +1,117 @@
+"""A rank that somebody else's launcher has started: the first one speaks to the user, and leaves the record."""
+
+import os
+import shutil
+import sys
+import time
+
+from bench.analysis import tables
+from bench.cli.run_output import finish
+from bench.config.workloads import workload_of
+from bench.errors import BenchError, UserError, printable
+from bench.launch import joining, launcher
+from bench.launch.joining import LOG_BYTES, LOOK_S, QUIET_S, Rank, tail
+from bench.launch.progress_bar import LiveProgress
+from bench.measure import node
+from bench.process.tree import GRACE_S
+from bench.record.describe import epoch_line
+from bench.storage import stage
+
+HURRY_S = 0.5  # as QUIET_S, under mpirun: it kills the processes a second after it has told them to end
+
+
+class JoinedRank(Rank):
+    """Rank 0 shows how the run goes on, on the streams that this process had."""
+
+    live = None
+
+    def progress(self):
+        """On rank 0: what shows how the run goes on; None on the others."""
+        if self.rank:
+            return None
+        stream = os.fdopen(os.dup(self.streams[0]), "w")
+        console, workload = tables.terminal(stream), workload_of(self.config)
+        self.live = LiveProgress(
+            self.config, console, self.config.mode, lambda row: epoch_line(row, workload), captures=False
+        )  # what a rank prints goes to its log
+        return self.live.__enter__()
+
+    def speak(self) -> None:
+        if self.live:
+            self.live.__exit__()
+        super().speak()
+
+    def end_of_another(self, phase: str, code: int) -> int:
+        """A rank but the first: its log goes to rank 0, its other results to COPY_TO or stay, and are named."""
+        if phase == "done":
+            left = {"log": None if self.shared else tail(self.log, LOG_BYTES)}
+            said = "" if self.shared else self.bring_back()
+            self.meeting.tell("done", left)
+        else:
+            said = "" if self.shared else self.bring_back()
+            unheard = self.failed is None or "unheard" in self.failed or not heard(self.meeting)
+            said += f"bench: rank {self.rank}: {printable(self.failed['message'])}\n" if self.failed and unheard else ""
+        if said:
+            self.speak()
+            sys.stderr.write(said)
+        return code
+
+    def bring_back(self) -> str:
+        """What this rank has left in a folder of its own: copied to COPY_TO, or kept and named, in a line; the folder
+        is removed where it holds nothing but the log."""
+        self.log.unlink(missing_ok=True)  # rank 0 has it
+        launcher.tidy(self.run_dir, [])
+        if not any(self.run_dir.rglob("*")):
+            shutil.rmtree(self.run_dir.parent, ignore_errors=True)
+            return ""
+        if self.config.copy_to:
+            try:
+                stage.copy_back(self.run_dir, self.config.copy_to, self.config.timeout)
+                shutil.rmtree(self.run_dir.parent, ignore_errors=True)
+                return ""
+            except (BenchError, OSError) as error:
+                why = printable(str(error))
+                return f"bench: not copied: {why}; the files of rank {self.rank} are in {self.run_dir}\n"
+        return f"the files of rank {self.rank} are on {node.name()} in {self.run_dir}\n"
+
+    def end_of_rank0(self, phase: str, code: int) -> int:
+        """Rank 0: the others' logs, the record of a run that failed, and what the user reads."""
+        if phase == "done":
+            others = list(range(1, self.seat.world_size))
+            for rank, left in zip(others, self.meeting.all("done", others, self.config.timeout), strict=True):
+                self.keep_log(rank, left["log"])
+            launcher.tidy(self.run_dir, [])
+            self.speak()
+            finish(tables.terminal(), self.config, self.run_dir / "record.json", [])
+            return 0
+        done = (self.run_dir / "record.json").exists()
+        hurried = self.machine is not None and self.failed is not None and self.failed["kind"] == "terminated"
+        if hurried and not done:
+            self.leave_record(self.ended_by_launcher())  # should there be no time to find out more
+        error = self.cause(HURRY_S if hurried else QUIET_S)
+        launcher.tidy(self.run_dir, [])
+        self.speak()
+        if isinstance(error, UserError) and not error.failure:
+            shutil.rmtree(self.run_dir, ignore_errors=True)  # nothing had begun
+        elif not done:
+            self.leave_record(error)
+        print(f"bench: {printable(str(error))}", file=sys.stderr, flush=True)
+        self.meeting.tell("said", True)
+        time.sleep(LOOK_S)  # the store may be in this process: let the others hear it
+        return error.exit_code
+
+    def leave_record(self, error: BenchError) -> None:
+        launcher.fail(self.run_dir, self.config, self.started, error.failure, machine=self.machine)
+
+
+def heard(meeting: joining.Meeting) -> bool:
+    """Whether rank 0 has said to the user how the run ended, within the time that it needs for it."""
+    try:
+        deadline = time.monotonic() + QUIET_S + GRACE_S
+        while time.monotonic() < deadline:
+            if meeting.told("said", [0]):
+                return True
+            time.sleep(joining.TICK_S)
+    except RuntimeError:  # it is gone
+        pass
+    return False

@@ -1,0 +1,34 @@
+"""`bench new-workload`: a file with a model and data of one's own to begin with, which runs as it is."""
+
+import shlex
+from pathlib import Path
+
+from bench.cli.base import needed
+from bench.config.fields import is_unicode
+from bench.errors import UserError, printable
+
+TEMPLATE = Path(__file__).parents[1] / "workload" / "own" / "template.py"
+
+
+def run(args) -> int:
+    """Write the file, never over another; the command that runs it is the last line."""
+    path = Path(needed("FILE", args.file)).expanduser()
+    if path.suffix != ".py" or not is_unicode(str(path)):
+        raise UserError(f"FILE={path}: name a Python file, as mine.py, in letters of Unicode")
+    try:
+        text = TEMPLATE.read_text(encoding="utf-8").replace("FILE", in_docstring(str(path)))
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{path} is there already: name another file") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror})") from None
+    print(f"written: {printable(str(path))}")
+    place = shlex.quote(str(path))
+    place = place if place.isprintable() else printable(place)
+    print(f"run it: bench run --mode ddp --gpus 2 --model {place}:build --data {place}:datasets")
+    return 0
+
+
+def in_docstring(text: str) -> str:
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,146 @@
+"""`bench predict-images FOLDER --resume CHECKPOINT`: a folder of images, classified over all devices, as one table."""
+
+import csv
+import dataclasses
+import shutil
+import time
+from pathlib import Path
+
+from bench import files, spreadsheet
+from bench.analysis import tables
+from bench.cli.base import needed, require_writable
+from bench.config import own
+from bench.config.command_line import from_arguments
+from bench.config.data_sets import data_kind
+from bench.config.flags import refuse_others
+from bench.errors import UserError, printable
+from bench.launch.devices import choose_device, remarks
+from bench.launch.launcher import launch, resolve_here
+from bench.launch.progress_bar import LiveProgress
+from bench.tasks.inference.rank import Plan
+
+TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "launcher", "per_device_batch",
+         "workers", "precision", "out", "model")  # fmt: skip
+OURS = ("model", "image_size", "norm")  # as the checkpoint has them
+BATCH = {"cpu": 32, "cuda": 256}
+FORMS = (".csv", ".parquet")
+
+
+def run(args) -> int:
+    """Classify; the table is the last line."""
+    folder, named = Path(needed("FOLDER", args.folder)).expanduser(), needed("RESUME", args.resume)
+    to = Path(args.to or "predictions.csv")
+    if to.suffix not in FORMS:
+        raise UserError(f"TO={to}: a file that ends with {' or '.join(FORMS)}")
+    if to.exists():
+        raise UserError(f"{to} is there already and is not overwritten: name another file with TO")
+    require_writable(f"TO={to}", to.absolute().parent)
+    args.resume = None  # RESUME of a run goes on with a training
+    asked = from_arguments(args)
+    refuse_others(asked, TAKES, "is of a training or the checkpoint's, and `bench predict-images` trains nothing")
+    from bench.tasks.inference.files import images_below
+
+    images = len(images_below(folder))
+    plan, known = plan_of(folder, named, args.classes, asked.model)
+    console = tables.terminal()
+    tables.print_lines(console, remarks(asked))
+    batch = asked.per_device_batch or BATCH[choose_device(asked)]
+    mode = "ddp" if asked.num_devices > 1 else "single"
+    config = dataclasses.replace(
+        asked, mode=mode, data=f"imagefolder:{folder}", per_device_batch=batch, precision=asked.precision or "fp32",
+        baselines=False, **known,
+    ).labelled(study="predict", probe=plan.text())  # fmt: skip
+    began = time.perf_counter()
+    with LiveProgress(config := resolve_here(config), console, "predict") as watch:
+        table = launch(config, watch)
+    seconds, bad = time.perf_counter() - began, bring(table, to)
+    console.print(f"{images} images by {asked.num_devices} × {config.device}, {config.model} in {config.precision}: "
+                  f"{seconds:.1f} s with the start of the processes")  # fmt: skip
+    if bad:
+        console.print(f"{len(bad)} could not be read: {', '.join(map(printable, bad[:5]))}{', …' if bad[5:] else ''}")
+    print(f"predictions: {to}", flush=True)
+    return 0
+
+
+def plan_of(folder: Path, named: str, classes: str | None, model: str | None) -> tuple[Plan, dict]:
+    """What the ranks are told, and the options that the checkpoint sets. Raises UserError for one that cannot
+    predict."""
+    from bench.training import checkpoint
+    from bench.workload.weights import weights_in
+
+    path = checkpoint.find(named).resolve()
+    state = checkpoint.read(path)
+    trained = state["config"]
+    if trained.get("data") and not trained.get("image_size"):
+        raise UserError(f"{path} was trained on DATA={trained['data']}, which has no images: name a checkpoint of a "
+                        "model that was trained on images")  # fmt: skip
+    if missing := [name for name in (*OURS, "data") if not trained.get(name)]:
+        raise UserError(f"{path} does not say its {missing[0]}: it cannot be predicted with")
+    last = [value for value in weights_in(state["model"], path).values() if value.ndim == 1 or value.ndim == 2][-1]
+    count = len(last)
+    names = class_names(classes, state, trained["data"], count)
+    if names and len(names) != count:
+        source = "CLASSES" if classes else path.name
+        raise UserError(f"{len(names)} names of classes ({source}), and the model of {path} tells {count} apart")
+    known = {name: trained[name] for name in OURS} | {"model": model_of(trained["model"], model, path)}
+    known["norm"] = "batch" if known["norm"] == "sync" else known["norm"]  # the same weights
+    return Plan(str(folder.resolve()), str(path), trained["data"], count, tuple(names)), known
+
+
+def model_of(trained: str, asked: str | None, path: Path) -> str:
+    """The model to be built. A checkpoint may be anybody's: which code runs here says the user, not the checkpoint.
+    Raises UserError where MODEL is missing for that, or is given where it means nothing."""
+    if own.named(trained):
+        if asked and own.named(asked):
+            return asked
+        raise UserError(f"{path} was trained with MODEL={trained}, whose code is not in it: name the file that you "
+                        f"trust, MODEL={own.FORM}")  # fmt: skip
+    if asked not in (None, trained):
+        raise UserError(f"MODEL={asked}, and the model of {path} is {trained}: leave MODEL out")
+    return trained
+
+
+def class_names(file: str | None, state: dict, data: str, count: int) -> list[str]:
+    """The names of the classes; empty where nobody knows them. Raises UserError for a file that cannot be read."""
+    if file:
+        try:
+            text = files.read_plain(Path(file).expanduser()).decode()
+            return [line.strip() for line in text.splitlines() if line]
+        except (OSError, ValueError) as error:
+            raise UserError(f"CLASSES={file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if isinstance(found := state.get("classes"), list) and all(isinstance(name, str) for name in found):
+        return found
+    kind, place = data_kind(data)
+    here = Path(place).expanduser() / "train"
+    if kind == "imagefolder" and here.is_dir():
+        names = sorted(entry.name for entry in here.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        return names if len(names) == count else []
+    return []
+
+
+def bring(table: Path, to: Path) -> list[str]:
+    """Put the table where it was asked for, and remove what the run left; the names of images that were unreadable."""
+    from bench.report.export import save, to_parquet
+
+    try:
+        with table.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            rows = csv.DictReader(file)
+            columns, bad = rows.fieldnames, [row["name"] for row in rows if row["error"]]
+        if to.suffix == ".parquet":
+            import pandas as pd
+
+            kinds = {name: "float64" if name.startswith("probability") else "string" for name in columns}
+            frame = pd.read_csv(table, dtype=kinds, keep_default_na=False, na_values=[""], encoding_errors="replace")
+            save(to, lambda path: to_parquet(frame, path))
+        else:
+            save(to, lambda path: copy(table, path))
+        return bad
+    finally:
+        shutil.rmtree(table.parent, ignore_errors=True)
+
+
+def copy(table: Path, to: Path) -> None:
+    """The table as a spreadsheet may open it: names of files and classes may be anything."""
+    how = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
+    with table.open(**how) as rows, to.open("w", **how) as file:
+        spreadsheet.write(file, csv.reader(rows))

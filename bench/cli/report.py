@@ -1,0 +1,64 @@
+"""`bench report`: a table of the records below a folder, and with --html one self-contained page."""
+
+from pathlib import Path
+
+from bench.analysis import tables
+from bench.analysis.suite import by_suite, suite_of, suites_and_others
+from bench.cli.base import folder_of, warn
+from bench.errors import ExitCode
+from bench.foreign import result as foreign_result
+from bench.foreign import scaling
+from bench.foreign.record import find as find_foreign
+from bench.record.describe import machine_line
+from bench.record.read import find_records
+from bench.record.view import Record
+from bench.tasks.network import result
+from bench.tasks.network.record import by_suite as networks_by_suite
+from bench.tasks.network.record import find as find_networks
+
+MOST_RUNS = 40
+
+
+def run(args) -> int:
+    """A table of all records below a folder, and the page when it is asked for."""
+    folder = Path(folder_of(args))
+    networks, bad = find_networks(folder)
+    foreign, unread = find_foreign(folder)
+    records, refused = find_records(folder, needed=not networks + foreign + bad + unread)
+    refused += bad + unread
+    console = tables.terminal()
+    tables.print_lines(console, sorted({machine_line(record) for record in records + foreign if record.ok}))
+    print_records(console, records)
+    if foreign:
+        tables.print_captioned(console, foreign_result.grid(foreign))
+        tables.print_lines(console, (line for record in foreign for line in foreign_result.summary_lines(record)))
+        for found in scaling.find(foreign):
+            scaling.show(console, found)
+    for suite, found in networks_by_suite(networks).items():
+        console.print(f"{suite}: {result.standing(found)[0]}")
+        for line in result.answer(found):
+            console.print(f"  {line}")
+    for sentence in refused:
+        warn(f"refused: {sentence}")
+    if args.html is not None:
+        from bench.report import page
+
+        place = Path(args.html or folder / "report.html")
+        path = page.write_page(*suites_and_others(records), refused, place, networks, foreign)
+        print(f"report: {path}", flush=True)
+    return ExitCode.REFUSED if refused and not records + networks + foreign else ExitCode.DONE
+
+
+def print_records(console, records: list[Record]) -> None:
+    """A row for each single run; of a suite one line, for its rounds belong together."""
+    single = [record for record in records if not record.label.suite]
+    if single:
+        grid = tables.single_runs_grid(single[-MOST_RUNS:])
+        console.print(f"{grid.caption}:")
+        tables.print_grid(console, grid)
+    if len(single) > MOST_RUNS:
+        console.print(f"{len(single) - MOST_RUNS} older runs are not shown: `bench table` has all")
+    for name, found in by_suite(records).items():
+        why = suite_of(name, found).disturbance
+        more = f", disturbed: {why}" if why else ""
+        console.print(f"suite {name}: {len(found)} records{more}", style="dim" if why else None)

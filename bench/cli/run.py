@@ -1,0 +1,93 @@
+"""`bench run`: one benchmark, and on a CPU the two baselines that decide whether distribution paid at all. On GPUs
+BASELINES=1 runs them, and the same mode with PLAIN=1."""
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.analysis import tables
+from bench.cli import joined
+from bench.cli.run_output import announce, copy_what_is_there, finish
+from bench.config.command_line import from_arguments, given_options
+from bench.config.options import RunConfig
+from bench.config.workloads import workload_of
+from bench.errors import RunFailed
+from bench.launch.devices import remarks, unused_gpus
+from bench.launch.launcher import launch, resolve_here
+from bench.launch.progress_bar import LiveProgress
+from bench.launch.seat import seat_of
+from bench.record.describe import did_not_fit, epoch_line
+from bench.record.read import load
+from bench.record.view import Record
+from bench.storage import remote
+from bench.studies.programs import baselines, in_passes, measured_only, passes_in_words
+
+
+def run(args) -> int:
+    """Run it, print a table, and the record's path as the last line. COPY_TO gets the run's folder whatever happens."""
+    if seat := seat_of(os.environ):
+        return joined.join(args, seat)
+    asked, console = from_arguments(args), tables.terminal()
+    config = resolve_here(asked)
+    tables.print_lines(console, remarks(asked))
+    announce(console, config)
+    if "num_devices" not in given_options(args) and (more := unused_gpus(config)):
+        console.print(more)
+    if config.copy_to:
+        remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
+    path, others, began = None, [], time.monotonic()
+    try:
+        path = run_live(console, config)
+        if config.baselines and not config.epochs and not config.evaluate:
+            out = str(path.parent / "baselines")
+            programs = (baselines(config, out) if config.num_devices > 1 else []) + plain(asked, config, out)
+            others = run_baselines(console, programs, config.num_devices, time.monotonic() - began)
+    except Exception as error:
+        copy_what_is_there(config, path.parent if path else getattr(error, "run_dir", None))
+        raise
+    return finish(console, config, path, others)
+
+
+def plain(asked: RunConfig, config: RunConfig, out: str) -> list[RunConfig]:
+    """What was asked for with PLAIN=1, where options were chosen for the GPU. Its record goes below ``out``."""
+    if not config.label.gpu_defaults:
+        return []
+    changes = {"plain": True, "baselines": False, "dist_url": None}
+    changes |= measured_only() | {"out": out}
+    return [resolve_here(dataclasses.replace(asked, **changes).labelled(program=f"{config.mode} plain"))]
+
+
+def run_baselines(console: Console, programs: list[RunConfig], devices: int, seconds: float) -> list[Record]:
+    """Run what a run on so many devices is compared with, once each; what does not fit goes on in passes, or is left
+    out. seconds: what the run itself took."""
+    found = []
+    if any(each.plain for each in programs):
+        names = ", ".join(each.label.program or each.mode for each in programs)
+        console.print(
+            f"BASELINES=1: {len(programs)} more runs ({names}) of as many steps each; the first took {seconds:.0f} s, "
+            "and a plain step takes longer"
+        )  # fmt: skip
+    for each in programs:
+        for config in filter(None, [each, in_passes(each, devices)]):
+            if config is not each:
+                console.print(passes_in_words(config))
+            try:
+                found.append(load(run_live(console, config)))
+                break
+            except RunFailed as error:
+                if not did_not_fit(error.failure):
+                    raise
+        else:
+            console.print(f"left out: {each.mode} with {each.per_device_batch} {workload_of(each).batched} on a "
+                          "device did not fit into its memory: a smaller BATCH would")  # fmt: skip
+    return found
+
+
+def run_live(console: Console, config: RunConfig) -> Path:
+    """Launch one config and show how it goes on, each epoch as soon as it has ended."""
+    workload = workload_of(config)
+    with LiveProgress(config, console, config.mode, lambda row: epoch_line(row, workload)) as watch:
+        return launch(config, watch)

@@ -1,0 +1,21 @@
+"""`bench table`: the records below a folder as data: CSV, Parquet or Markdown."""
+
+from pathlib import Path
+
+from bench.cli.base import folder_of, warn
+from bench.errors import ExitCode
+from bench.record.read import find_records
+from bench.report.export import write_table
+
+
+def run(args) -> int:
+    """Write the table. Files that are no good record are named on standard error, and the rest is used."""
+    records, refused = find_records(Path(folder_of(args)))
+    for sentence in refused:
+        warn(f"refused: {sentence}")
+    if not records:
+        return ExitCode.REFUSED
+    write_table(records, args.to or None, args.format or None, bool(args.memory))
+    if args.to:
+        print(f"table: {args.to}")
+    return ExitCode.DONE

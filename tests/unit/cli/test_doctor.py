@@ -1,0 +1,99 @@
+"""`bench doctor` on GPUs that are not there: how they are attached, and whether one copies to the next."""
+
+import re
+
+import pytest
+
+from bench.cli import doctor
+
+TORCH = """
+import os, time
+int32 = None
+
+class cuda:
+    device_count = staticmethod(lambda: 3)
+
+class Tensor:
+    def __init__(self, place="cpu", right=True):
+        self.place, self.right = place, right
+
+    def to(self, place):
+        broken = os.environ["MADE_UP_COPIES"] if (self.place, place) == ("cuda:1", "cuda:2") else ""
+        if broken == "hang":
+            time.sleep(60)
+        if broken == "fail":
+            raise RuntimeError("CUDA error: peer access is not supported")
+        return Tensor(place, self.right and broken != "wrong")
+
+    def cpu(self):
+        return self.to("cpu")
+
+def arange(count, dtype):
+    return Tensor()
+
+def equal(one, other):
+    return one.right == other.right
+"""
+
+
+@pytest.mark.parametrize(
+    ("copies", "words"),
+    [
+        ("right", None),
+        ("wrong", "copying 1 MiB from GPU 1 to 2 changes the data: .*IOMMU.*NCCL_P2P_DISABLE=1"),
+        ("hang", "does not end within 3 s: .*NCCL_P2P_DISABLE=1"),
+        ("fail", "fails: RuntimeError: CUDA error: peer access is not supported$"),
+    ],
+)
+def test_copies_from_one_gpu_to_the_next_are_tried(tmp_path, monkeypatch, copies, words):
+    """With a torch that stands for the real one."""
+    (tmp_path / "torch.py").write_text(TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("MADE_UP_COPIES", copies)
+    monkeypatch.setattr(doctor, "PEER_LIMIT_S", 3.0)
+    found = doctor.peer_problems([object()] * 3, {"gpus": 3})
+    assert len(found) == (words is not None)
+    assert all(re.search(words, sentence) and "\n" not in sentence for sentence in found), found
+
+
+@pytest.mark.parametrize(("gpus", "torch"), [(1, {"gpus": 1}), (2, {"gpus": 0}), (2, None)])
+def test_nothing_is_copied_where_torch_has_not_two_gpus(monkeypatch, gpus, torch):
+    monkeypatch.setattr(doctor, "ask", None)
+    assert doctor.peer_problems([object()] * gpus, torch) == []
+
+
+LINKS = """
+import json; from bench.cli import doctor; from bench.measure.environment import collect_machine
+print(json.dumps(doctor.link_lines(collect_machine()["gpu_links"])))
+"""
+
+
+def test_how_gpus_are_attached_is_in_the_doctors_words(nvml_stub):
+    one, other, *pairs = nvml_stub.run(
+        LINKS, count=3, pcie_gen=4, pcie_width=[16, 16, 8], nvlinks=[12, 12, 0], ecc=[1, 1, -1], persistence=[1, 1, 0]
+    )
+    assert one == "GPU 0, 1: PCIe 4 × 16; 12 NVLinks; ECC on"
+    assert other.startswith("GPU 2: PCIe 4 × 8 now, 4 × 16 at most; persistence mode off")
+    assert pairs == ["GPU 0–1: NVLink, peer to peer ok", "GPU 0–2, 1–2: PCIe (PHB), peer to peer ok"]
+    assert nvml_stub.run(LINKS, driver="none") == []
+
+
+PROBLEMS = """
+import json; from bench.cli import doctor; from bench.measure.nvml import visible_gpus
+found = doctor.find_problems(visible_gpus(), {"gpus": 0})
+print(json.dumps([sentence for sentence in found if "orovod" not in sentence]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        ({"lost": [0, 1]}, "GPU 1 cannot be used"),
+        ({"name": ["A40", "H100"], "visible": "1,0"}, "CUDA_VISIBLE_DEVICES=1,0 is read in the order of nvidia-smi"),
+        ({"mig": [0, 1], "slices": [0, 2]}, "GPU 1 (Stub GPU 1) is in MIG mode"),
+        ({"cuda": 11040}, "supports CUDA 11.4 at most"),
+    ],
+)
+def test_what_stands_in_the_way_of_a_run_is_a_problem_for_the_doctor(nvml_stub, machine, words):
+    found = nvml_stub.run(PROBLEMS, **machine)
+    assert sum(words in sentence for sentence in found) == 1, found

@@ -1,0 +1,70 @@
+"""The package installed from a wheel, outside of a clone: what needs no clone works, what needs one says so."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bench.cli import LINES
+from bench.course.exercises import release
+from tests.records import compare_programs, store, suite_records
+
+pytestmark = pytest.mark.slow
+
+OF_THE_CLONE = {line.name for line in LINES if {"clone", "sets"} & set(line.needs)}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Runs ``python -m bench …`` of a wheel, in an empty folder."""
+    folder = tmp_path_factory.mktemp("site")
+    wheel = folder / release.build_wheel(folder)
+    zipfile.ZipFile(wheel).extractall(folder)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+
+    def run(*words) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "bench", *map(str, words)]
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        return subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=200)
+
+    return run
+
+
+def test_what_needs_a_clone_is_known():
+    assert {"jupyter", "notebooks", "site", "slides", "release", "grade", "export", "solutions-check"} == OF_THE_CLONE
+
+
+@pytest.mark.parametrize("name", sorted(OF_THE_CLONE))
+def test_a_command_that_needs_the_clone_says_so(installed, name):
+    result = installed(name)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"bench: `bench {name}` works on files of the project that this installed package has not: clone the project, "
+        f"and run `make {name}` there\n"
+    )
+
+
+def test_sets_of_ones_own_need_no_clone(installed, tmp_path):
+    """What is missing then is the sets."""
+    result = installed("grade", tmp_path, "--sets", tmp_path)
+    assert result.returncode == 2 and "no problem set" in result.stderr and "clone" not in result.stderr
+
+
+def test_records_are_read_and_drawn(installed, tmp_path):
+    """With the schema and the page's template, which are files of the package and no modules."""
+    store(tmp_path / "runs", suite_records("compare", compare_programs()))
+    for words in (["report", "--html"], ["table"], ["check"]):
+        result = installed(*words, "--out", tmp_path / "runs")
+        assert result.returncode == 0 and not result.stderr, result.stderr
+    assert "<svg" in (tmp_path / "runs" / "report.html").read_text()
+
+
+def test_a_run_is_made(installed, tmp_path):
+    """Its processes import the package from where it is."""
+    options = "--mode=single --device=cpu --model=shufflenet_v2_x0_5 --image-size=8 --batch=6 --warmup=1 --steps=2"
+    result = installed("run", *options.split(), "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert Path(result.stdout.splitlines()[-1].removeprefix("record: ")).is_file()
