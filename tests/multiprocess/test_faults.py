@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bench.cli.run_output import copy_what_is_there
+from bench.cli.actions.run_output import copy_what_is_there
 from bench.config.options import RunConfig
 from bench.process.heartbeat import read_status
 from bench.record.read import load

@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from bench.cli import doctor
+from bench.cli.actions import doctor
 from bench.launch import supervise
 from bench.process.heartbeat import read_status
 from tests import runs

@@ -68,7 +68,7 @@ def test_a_rank_that_is_killed_for_want_of_memory(group, tmp_path):
 
 DOCTOR = """
 input()
-from bench.cli.doctor import collect_machine, memory_words
+from bench.cli.actions.doctor import collect_machine, memory_words
 print(memory_words(collect_machine()["machine"]))
 """
 

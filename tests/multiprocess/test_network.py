@@ -4,7 +4,7 @@ import time
 
 import psutil
 
-from bench.cli import report
+from bench.cli.actions import report
 from bench.process.heartbeat import read_status
 from bench.record.read import find_records
 from bench.tasks.network import record as network_record

@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bench.cli import verify
+from bench.cli.actions import verify
 from tests.runs import NARROW, flags, needs_horovod
 
 
@@ -67,7 +67,8 @@ def on_gpus(nvml_stub, tmp_path):
 ON_GPUS = """
 import contextlib, io, json, pathlib, types
 import numpy as np
-from bench.cli import COMMANDS, verify
+from bench.cli import COMMANDS
+from bench.cli.actions import verify
 from bench.errors import UserError
 differences, ran = {differences!r}, {{}}
 def launch(config):

@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from bench.cli import new_workload
+from bench.cli.actions import new_workload
 from bench.record.read import load
 from tests.runs import ROOT, needs_horovod
 

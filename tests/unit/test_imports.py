@@ -19,7 +19,7 @@ FILES = sorted(BENCH.rglob("*.py"))
 # Who may ask which mode it is, and why. Elsewhere a mode's own file, or the table in bench/config/modes.py, answers.
 MAY_ASK = {
     "bench/__main__.py": "horovod is a package here, which a command needs",
-    "bench/cli/verify.py": "everything is compared with single",
+    "bench/cli/actions/verify.py": "everything is compared with single",
     "bench/studies/breakdown/result.py": "dp is a lane of a timeline here",
     "bench/studies/programs.py": "a mode is not its own baseline",
     "bench/studies/unsynced/result.py": "two programs of one mode are compared, whichever it is",
@@ -118,7 +118,7 @@ def test_the_hash_of_the_code_covers_what_ranks_and_launchers_import():
         reached |= new
         due = set().union(*map(imported_by, new))
     assert len(reached) > 200 and reached <= covered
-    assert {"bench.cli.joined", "bench.cli.joined_rank"} <= covered
+    assert {"bench.cli.actions.joined", "bench.cli.actions.joined_rank"} <= covered
     assert not {"bench.course.site", "bench.report.page", "bench.cli.help"} & covered
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from bench.analysis import tables
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import Suite, suite_of, suites_of
-from bench.cli.studies import run_plan
+from bench.cli.actions.studies import run_plan
 from bench.config.options import RunConfig
 from bench.record.disturbance import THRESHOLDS
 from bench.record.read import find_records

@@ -15,7 +15,8 @@ from pathlib import Path
 from bench import files
 from bench.analysis import drawing
 from bench.analysis.suite import Suite
-from bench.cli import COMMANDS, forecast
+from bench.cli import COMMANDS
+from bench.cli.actions import predict_step as forecast
 from bench.course import chapters
 from bench.files import PROJECT
 from bench.predict.pictures.figures import figures

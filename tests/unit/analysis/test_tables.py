@@ -7,7 +7,7 @@ from rich.console import Console
 from bench.analysis import tables
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import suites_of
-from bench.cli.run_output import print_run
+from bench.cli.actions.run_output import print_run
 from bench.record.describe import memory_cell
 from bench.record.summary import summarise
 from bench.record.view import Record

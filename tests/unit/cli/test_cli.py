@@ -14,7 +14,8 @@ import sys
 import pytest
 import yaml
 
-from bench.cli import LINES, doctor
+from bench.cli import LINES
+from bench.cli.actions import doctor
 from bench.cli.base import GROUPS, OWN
 from bench.config.modes import MODES
 from bench.errors import ExitCode

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bench.cli import doctor
+from bench.cli.actions import doctor
 
 TORCH = """
 import os, time

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bench.cli import run as command
+from bench.cli.actions import run as command
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import RunFailed
@@ -18,7 +18,7 @@ from tests.shown import in_one_line
 SAID = """
 import json
 from rich.console import Console
-from bench.cli.run import announce
+from bench.cli.actions.run import announce
 from bench.config.options import RunConfig
 from bench.launch.launcher import resolve_here
 console = Console(width=200)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bench import __main__ as cli
-from bench.cli.timed import words_of
+from bench.cli.actions.time_script import words_of
 from bench.config import flags
 from bench.errors import RunFailed, UserError
 from bench.foreign import command

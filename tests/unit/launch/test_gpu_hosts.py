@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 ASK = """
 import dataclasses, json, pathlib, sys
-from bench.cli import doctor
+from bench.cli.actions import doctor
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.launch import devices

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.cli import COMMANDS, joined
+from bench.cli import COMMANDS
+from bench.cli.actions import joined
 from bench.config.options import RunConfig, to_dict
 from bench.errors import RunFailed, UserError
 from bench.launch import joining, machine

@@ -494,7 +494,7 @@ def test_without_a_driver_no_library_is_looked_for(installed_horovod, monkeypatc
 
 BEGINS_AGAIN = """
 import ctypes, json, os, pathlib, sys
-from bench.cli import joined
+from bench.cli.actions import joined
 from bench.launch.engines import horovodrun
 there = joined.LIBRARIES not in os.environ and bool(horovodrun.loaded("libcuda.so"))
 began, folder = os.getpid(), os.environ.get(joined.LIBRARIES, "")

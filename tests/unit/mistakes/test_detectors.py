@@ -6,7 +6,7 @@ import pytest
 
 from bench import __main__ as cli
 from bench import mistakes
-from bench.cli import check
+from bench.cli.actions import check_records as check
 from bench.errors import ExitCode
 from bench.mistakes import DETECTED, INJECTED, MISTAKES, Finding
 from tests import records

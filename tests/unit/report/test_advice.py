@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.analysis.suite import suites_of
-from bench.cli import advise as command
+from bench.cli.actions import predict_mode as command
 from bench.errors import UserError
 from bench.predict.advice import answers
 from bench.predict.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.cli import leaderboard as command
+from bench.cli.actions import leaderboard as command
 from bench.errors import UserError
 from bench.report import leaderboard
 from tests import records

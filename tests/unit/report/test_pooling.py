@@ -9,7 +9,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.analysis import drawing
-from bench.cli import pool as command
+from bench.cli.actions import pool as command
 from bench.config.fields import base_type
 from bench.config.options import FIELDS, PROGRAM, WORK, names
 from bench.config.sections import Besides, Files, Resources

@@ -11,7 +11,7 @@ from rich.console import Console
 from bench.analysis.certificate import certify
 from bench.analysis.comparison import records_of
 from bench.analysis.suite import Suite, suites_of
-from bench.cli.studies import print_result
+from bench.cli.actions.studies import print_result
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.config.workloads import WORKLOADS

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bench.analysis.suite import suites_of
 from bench.cli import COMMANDS
-from bench.cli.studies import flags_of
+from bench.cli.actions.studies import flags_of
 from bench.config.command_line import from_arguments
 from bench.config.options import FIELDS, RunConfig, to_dict
 from bench.record.view import Record

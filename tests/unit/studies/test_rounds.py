@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bench.analysis.suite import suite_of
-from bench.cli.studies import print_result
+from bench.cli.actions.studies import print_result
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import RunFailed

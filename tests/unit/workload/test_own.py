@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-from bench.cli import new_workload
+from bench.cli.actions import new_workload
 from bench.config.data_sets import data_kind
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve

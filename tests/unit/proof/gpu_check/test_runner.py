@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.cli import gpu_check
+from bench.cli.actions import gpu_check
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.measure import environment

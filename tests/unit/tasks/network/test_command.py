@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from bench import __main__ as cli
-from bench.cli import network
+from bench.cli.actions import network
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.measure import nvml

@@ -3,7 +3,7 @@
 import json
 
 from bench.analysis import drawing
-from bench.cli import plots
+from bench.cli.actions import plots
 from bench.report import page
 from bench.tasks.network import result
 from tests import networks

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from bench.analysis import tables
 from bench.analysis.suite import suites_and_others
-from bench.cli import memory
+from bench.cli.actions import predict_memory as memory
 from bench.cli.base import warn
-from bench.cli.studies import run_plan
+from bench.cli.actions.studies import run_plan
 from bench.config.command_line import from_arguments, given_options
 from bench.config.fields import variable_of
 from bench.config.modes import MODES, UPPER_BOUNDS

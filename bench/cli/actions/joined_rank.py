@@ -6,7 +6,7 @@ import sys
 import time
 
 from bench.analysis import tables
-from bench.cli.run_output import finish
+from bench.cli.actions.run_output import finish
 from bench.config.workloads import workload_of
 from bench.errors import BenchError, UserError, printable
 from bench.launch import joining, launcher

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.analysis import tables
-from bench.cli import joined
-from bench.cli.run_output import announce, copy_what_is_there, finish
+from bench.cli.actions import joined
+from bench.cli.actions.run_output import announce, copy_what_is_there, finish
 from bench.config.command_line import from_arguments, given_options
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.cli.joined_rank import JoinedRank, heard
-from bench.cli.run_output import announce
+from bench.cli.actions.joined_rank import JoinedRank, heard
+from bench.cli.actions.run_output import announce
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.modes import MODES
