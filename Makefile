@@ -30,8 +30,8 @@ else
   COURSE = $(VENV)/.course
 endif
 
-# The targets are the table of commands (bench/cli/__init__.py): `compare`, or `notebooks+course`, which needs what
-# the course needs. Listing them takes no more than a Python.
+# The targets are the table of commands (bench/cli): `compare`, its part `compare/scaling`, and `notebooks+course`, which needs the
+# packages of the course. `make compare scaling` is `bench compare scaling`: the second goal is a word of the first.
 LISTER  := $(firstword $(wildcard $(PY)) $(PYTHON))
 TARGETS := $(shell $(LISTER) -m bench help --targets 2>/dev/null)
 OWN     := setup test lint clean help
@@ -42,18 +42,29 @@ ifneq ($(filter-out setup test lint clean,$(or $(MAKECMDGOALS),help)),)
   $(error the commands of bench cannot be listed)
 endif
 endif
+GOAL    := $(firstword $(MAKECMDGOALS))
+PART    := $(filter $(GOAL)/$(word 2,$(MAKECMDGOALS)),$(TARGETS:%+course=%))
+WORD    := $(patsubst $(GOAL)/%,%,$(PART))
+NEITHER := $(filter-out $(OWN) $(WORD) $(TARGETS:%+course=%),$(MAKECMDGOALS))
+ifneq ($(if $(TARGETS),$(filter-out .%,$(NEITHER))),)
+  $(error no target $(firstword $(NEITHER)): `make help` lists them)
+endif
 LEARN   := $(patsubst %+course,%,$(filter %+course,$(TARGETS)))
 DIRECT  := $(filter-out $(OWN) %+course,$(TARGETS))
 
 .DEFAULT_GOAL := help
-.PHONY: $(DIRECT) $(LEARN) $(OWN)
+.PHONY: $(DIRECT) $(LEARN) $(OWN) $(WORD)
 
+ifneq ($(PART),)
+$(GOAL): $(if $(filter $(PART),$(LEARN)),$(COURSE),$(READY))
+	@exec env BENCH_INSTALLS=1 $(PY) -m bench $(GOAL) $(WORD) $(ARGS) $(FLAGS)
+$(WORD): ;@:
+else
 $(DIRECT): $(READY)
 $(LEARN): $(COURSE)
 $(DIRECT) $(LEARN):
 	@exec env BENCH_INSTALLS=1 $(PY) -m bench $@ $(ARGS) $(FLAGS)
-
-report: ARGS := --html $(ARGS)
+endif
 
 $(READY): pyproject.toml bench/install/requirements.lock
 	@$(PYTHON) -m bench.install.packages --venv "$(VENV)" --torch "$(TORCH)" --stamp "$@"

@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 
-from bench.cli import COMMANDS
+from bench.cli import ALIASES, COMMANDS, GONE, OF_MAKE, RENAMED
 from bench.cli.base import Command, misspelt_variables, nearest
 from bench.errors import MOST_LETTERS, BenchError, ExitCode, UserError, printable, shortened
 
@@ -22,14 +22,14 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if words and words[0] in ("-h", "--help"):
             words = ["help", *words[1:]]
-        command = command_of(words)
-        args = command.parse(words[1:])
+        command, words = command_of(words)
+        args = command.parse(words)
         by_make = bool(os.environ.pop(INSTALLS, ""))
         if by_make and argv is None:
             from bench.process import ending
 
             ending.with_parent()
-        if unused := command.unused_variables(words[1:], args):
+        if unused := command.unused_variables(words, args):
             print(not_used(command, unused, by_make), file=sys.stderr)
         for name, meant in misspelt_variables(os.environ):
             print(f"bench: {name} is set, but nothing reads it: did you mean {meant}?", file=sys.stderr)
@@ -39,10 +39,10 @@ def main(argv: list[str] | None = None) -> int:
                 f"project, and run `make {command.make}` there"
             )
         if by_make and "horovod" in command.needs:
-            from bench.cli.install_horovod import provide
+            from bench.cli.install import provide_horovod
 
-            provide(args)
-        return command.run(args)
+            provide_horovod(args)
+        return command.run(args) or ExitCode.DONE
     except BenchError as error:
         if error.exit_code == ExitCode.INTERRUPTED and argv is None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C changes nothing any more
@@ -70,30 +70,32 @@ def not_used(command: Command, names: list[str], by_make: bool) -> str:
     return f"bench: {', '.join(names)} {verb} not used: options are given as in `{how}`"
 
 
-GONE = {
-    "selfbench": "python -m tests.validation.overhead",
-    "forecast-check": "python -m tests.validation.forecast",
-    "renew": "python -m tests.validation.renew",
-}
-
-
-def command_of(words: list[str]) -> Command:
-    """The command that the first word names, by its own name or by that of its target of make. Raises UserError."""
+def command_of(words: list[str]) -> tuple[Command, list[str]]:
+    """The command that a command line names, and the words after its name. Raises UserError."""
     if not words:
         raise UserError("give a command: `bench help` lists them")
-    known = {name: line for line in COMMANDS.values() if line.module for name in (line.name, line.make)}
-    if words[0] in known:
-        return known[words[0]]
-    if words[0] in COMMANDS:
-        raise UserError(f"{words[0]} is a target of make alone: run `make {words[0]}`")
-    if re.match("--local[-_]rank", words[0]):
+    name, *rest = words
+    if name in RENAMED:
+        print(f"bench: {name} is `bench {RENAMED[name]}` since version 0.2", file=sys.stderr)
+    if new := (ALIASES | RENAMED).get(name):
+        name, *more = new.split()
+        rest = [*more, *rest]
+    if command := COMMANDS.get(name):
+        if rest and rest[0] in command.parts:
+            return command.parts[rest[0]], rest[1:]
+        if command.run or rest[:1] in (["-h"], ["--help"]):
+            return command, rest
+        raise UserError(f"{name}: add {' or '.join(command.parts)}, as in `bench {name} {next(iter(command.parts))}`")
+    if name in [line.name for line in OF_MAKE]:
+        raise UserError(f"{name} is a target of make: run `make {name}`")
+    if re.match("--local[-_]rank", name):
         raise UserError(
-            f"{words[0]} comes from torch.distributed.launch: start `bench run` with torchrun, or give --use-env"
+            f"{name} comes from torch.distributed.launch: start `bench run` with torchrun, or give --use-env"
         )
-    if words[0] in GONE:
-        raise UserError(f"{words[0]} is no command any more: in a clone run `{GONE[words[0]]}`")
-    near = " or ".join(nearest(words[0], known))
-    raise UserError(f"unknown command {words[0]}: {f'did you mean {near}?' if near else '`bench help` lists them'}")
+    if name in GONE:
+        raise UserError(f"{name} is not a command any more: in a clone, run `{GONE[name]}`")
+    near = " or ".join(nearest(name, [*COMMANDS, *ALIASES, *RENAMED]))
+    raise UserError(f"unknown command {name}: {f'did you mean {near}?' if near else '`bench help` lists them'}")
 
 
 if __name__ == "__main__":

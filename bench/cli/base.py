@@ -1,4 +1,4 @@
-"""What a command is, and how arguments that are no option of a run are read."""
+"""What a command is, and how its arguments are read."""
 
 import argparse
 import difflib
@@ -6,66 +6,91 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.config import synonyms
 from bench.config.command_line import add_arguments
+from bench.config.flags import SWITCH, number, rounds, whole_number
 from bench.errors import MOST_LETTERS, UserError, printable, shortened
-from bench.files import CLONE
+from bench.files import CLONE as IS_CLONE
+from bench.studies.base import MAX_MINUTES, Study
 
-OWN = "work on this project"  # the group of what only its developers call
-GROUPS = ("measure", "explain", "check", "look at results", "learn", "teach", "set up", OWN)
+DEVELOP = "work on this project"  # the group of what only its developers call
+GROUPS = ("measure", "explain", "check", "results", "learn", "teach", "set up", DEVELOP)
+HOROVOD, COURSE, CLONE = ("horovod",), ("course",), ("clone",)
 DEFAULT_FOLDER = "results/runs"
 SEEN = "BENCH_SEEN"  # in the environment: the variables named like options that a `bench` above this one has seen
-ORDINARY = ("NAME",)  # no option is meant: the host's name, in every shell of WSL
+ORDINARY = ("NAME",)  # not meant as an option: the host's name, in every shell of WSL
 READ = (  # variables whose names people type, and get no error for a wrong letter
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME",
     "GLOO_SOCKET_IFNAME",
 )  # fmt: skip
+# Arguments that several commands have.
+NUMBER, FROM_1 = {"read": number()}, {"read": whole_number(1)}
+RECORDS = {"metavar": "RECORDS", "help": f"a record, or a folder of records [{DEFAULT_FOLDER}]"}
+OUT = {"metavar": "FOLDER", "help": f"folder for the record [{DEFAULT_FOLDER}]"}
+NAME = {"help": "only those whose names begin with this: 03, or 03,07"}
+
+
+def action(module: str) -> Callable:
+    """``run`` of a module in bench/cli/actions, imported when it is called."""
+    return lambda *arguments: importlib.import_module(f"bench.cli.actions.{module}").run(*arguments)
 
 
 @dataclass(frozen=True)
 class Command:
-    """One line of the table: a command of `bench`, and a target of make.
+    """A command of `bench`, and a target of make.
 
-    name: on the command line. group: what a person wants, one of GROUPS. help: one line. example: the variables that a
-    person gives to make most often. module: the file in bench/cli that runs it, with ``run(args)``, which returns
-    the exit code; "" for a target of make alone. arguments: passed to ``run`` before the parsed ones. target: of make,
-    where that has another name. flags: flag -> argparse's options, and "read": (variable, text) -> the value that
-    ``run`` gets (bench/config/flags.py). positional: arguments that may also be given as flags of the same name, as
-    make does it. options: it takes the options of a run; own: those that have another default here; others: workload ->
-    the same where that is trained. needs: "horovod" (built first, where make calls it
-    and that can be done), "course" (what the course needs beyond the locked packages), "clone" (files of the project
-    that are in no package), "sets" (a clone, unless SETS names a folder). rest: what stands after -- is a command of
-    the user's, and goes to ``run`` as ``args.rest``. note: after the help.
+    name: on the command line; of a part of a command both words, as "predict memory". group: one of GROUPS.
+    example: variables that people give to make most often. run: (args) -> exit code, or None for 0; None for a command
+    that is only its parts, and for a target of make alone. target: of make, if it has another name.
+    flags: flag -> argparse's options, and "read": (variable, text) -> the value for ``run`` (bench/config/flags.py).
+    positional: arguments that may also be given as flags of the same name, as make does it.
+    options: it takes the options of a run; takes: only these of them; knobs: and those of single modes; own: options with
+    another default here; others: workload -> the same.
+    needs: "horovod" (installed first, where make calls it), "course" (the packages of the course), "clone" (files that
+    are in no package), "sets" (a clone, unless SETS names a folder).
+    rest: a user's command follows --, and is ``args.rest``. note: below the help. parts: a second word -> its command.
+    gone: flags of version 0.1 -> what replaces them.
     """
 
     name: str
     group: str
     help: str
     example: str = ""
-    module: str = ""
-    arguments: tuple = ()
+    run: Callable | None = None
     target: str = ""
     flags: dict[str, dict] = field(default_factory=dict)
     positional: dict[str, dict] = field(default_factory=dict)
     options: bool = False
+    takes: tuple[str, ...] = ()
+    knobs: bool = False
     own: dict = field(default_factory=dict)
     others: dict = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     rest: bool = False
     note: str = ""
+    parts: "dict[str, Command]" = field(default_factory=dict)
+    gone: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if isinstance(self.parts, tuple):
+            object.__setattr__(self, "parts", {part.name.split()[1]: part for part in self.parts})
 
     @property
     def make(self) -> str:
         return self.target or self.name
 
     def parser(self) -> "Parser":
-        parser = Parser(prog=f"bench {self.name}", description=self.help, epilog=self.note)
+        more = [f"bench {part.name}: {part.help}" for part in self.parts.values()]
+        parser = Parser(
+            prog=f"bench {self.name}", description=self.help, epilog=" · ".join(filter(None, [self.note, *more]))
+        )
+        parser.gone = self.gone
         if self.options:
-            add_arguments(parser, self.own, self.others)
+            add_arguments(parser, self.own, self.others, self.takes, self.knobs)
         for flag, options in self.flags.items():
             parser.add_argument(flag, **{name: value for name, value in options.items() if name != "read"})
         for name, options in self.positional.items():
@@ -91,7 +116,7 @@ class Command:
 
     def missing_clone(self, args: argparse.Namespace) -> bool:
         """Whether it needs files of a clone of the project, and this is a package that was installed without one."""
-        return not CLONE and ("clone" in self.needs or ("sets" in self.needs and not args.sets))
+        return not IS_CLONE and ("clone" in self.needs or ("sets" in self.needs and not args.sets))
 
     def unused_variables(self, words: list[str], args: argparse.Namespace) -> list[str]:
         """The environment's variables that are named like an option of this command that was not given: they are not
@@ -103,10 +128,6 @@ class Command:
         given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
         given |= {name for name in self.positional if getattr(args, name) is not None}
         return [name for name, flag in found.items() if name not in seen and flag not in given]
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Run it; its exit code. Its module is imported now, and not before."""
-        return importlib.import_module(f"bench.cli.{self.module}").run(*self.arguments, args) or 0
 
 
 class Parser(argparse.ArgumentParser):
@@ -127,6 +148,8 @@ class Parser(argparse.ArgumentParser):
 
     def unknown(self, word: str) -> str:
         """What to say of a word that is no argument of this command, as the user of make has written it, too."""
+        if new := self.gone.get(word):
+            return f"{word} ({variable(word)}) is {new} ({variable(new)}) since version 0.2"
         if not word.startswith("--"):  # -b, or a word without a flag
             hint = synonyms.advice(word[1:2] if word.startswith("-") else "", self.names())
             return f"{word}: not an argument of this command{f': {hint}' if hint else ''}"
@@ -169,18 +192,19 @@ def misspelt_variables(names: Iterable[str]) -> list[tuple[str, str]]:
 def variable(flag: str) -> str:
     """The variable of make for a flag.
 
-    >>> variable("--image-size")
-    'IMAGE_SIZE='
+    >>> variable("--image-size"), variable("--link=RATE")
+    ('IMAGE_SIZE=', 'LINK=RATE')
     """
-    return flag.lstrip("-").replace("-", "_").upper() + "="
+    name, _, value = flag.lstrip("-").partition("=")
+    return f"{name.replace('-', '_').upper()}={value}"
 
 
 def settle(args: argparse.Namespace) -> None:
     """Words that stand for another value: GPUS=all, and DIST_URL=env://, torch's name of what happens without it.
     Raises UserError for GPUS=all where no GPU is used."""
-    if args.dist_url == "env://":
+    if getattr(args, "dist_url", None) == "env://":
         args.dist_url = None
-    if args.num_devices == "all":
+    if getattr(args, "num_devices", None) == "all":
         args.num_devices = all_devices(args)
 
 
@@ -189,15 +213,11 @@ def all_devices(args: argparse.Namespace) -> str | None:
     from bench.launch.seat import seat_of
     from bench.measure.nvml import visible_gpus
 
-    if args.hosts or os.environ.get("BENCH_HOSTS") or seat_of(os.environ):
+    if getattr(args, "hosts", None) or os.environ.get("BENCH_HOSTS") or seat_of(os.environ):
         return None
     if args.device == "cpu" or not (gpus := visible_gpus()):
         raise UserError("GPUS=all, but no GPU is used here: write how many CPU workers, as in GPUS=2")
     return str(len(gpus))
-
-
-def folder_of(args: argparse.Namespace) -> str:
-    return args.out or DEFAULT_FOLDER
 
 
 def needed(name: str, text: str | None) -> str:
@@ -220,3 +240,26 @@ def require_writable(option: str, folder: Path) -> None:
             pass
     except OSError as error:
         raise UserError(f"{option}: {folder} cannot be written to ({error.strerror}): name another folder") from None
+
+
+def of_study(study: Study, positional: dict | None = None, parts: tuple[Command, ...] = ()) -> Command:
+    """The command of a study: its own flags, those of rounds or seeds, and the options of a run."""
+    auto = "; auto: until every pair has a verdict" if study.auto else ""
+    count = {"--rounds": {"help": f"interleaved rounds{auto} [{study.rounds}]", "read": rounds}}
+    if study.auto:
+        count["--max-minutes"] = NUMBER | {
+            "metavar": "MAX_MINUTES",
+            "help": f"time limit of ROUNDS=auto [{MAX_MINUTES:g}]",
+        }
+    if study.seeded:
+        count = {"--seeds": FROM_1 | {"help": f"seeds, one per round, from SEED on [{study.rounds}]"}}
+    quick = {"--quick": SWITCH | {"help": "2 rounds: a preview, without confidence interval and verdict"}}
+
+    def run(args) -> int:
+        from bench.cli.actions import studies
+
+        return studies.run(study, args)
+
+    return Command(study.command, study.group, study.help, study.example, run, flags=count | quick | study.flags,
+                   positional=positional or {}, options=True, own=study.defaults, others=study.others, needs=HOROVOD,
+                   parts=parts)  # fmt: skip

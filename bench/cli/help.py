@@ -1,27 +1,32 @@
-"""`bench help`: every command in groups, for the terminal and for make."""
-
 from collections.abc import Iterator
 
 from bench.cli.base import GROUPS, Command
+from bench.config.flags import SWITCH
 from bench.errors import ExitCode
 
-COLUMN = 40  # letters
+COLUMN = 40  # characters
 
 
 def run(args) -> int:
-    from bench.cli import LINES
+    from bench.cli import ALIASES, COMMANDS, OF_MAKE, RENAMED, every
 
-    if args.targets:
-        print(*(line.make + ("+course" if "course" in line.needs else "") for line in LINES if line.module))
+    if args.targets:  # for the Makefile
+        names = [*COMMANDS, *ALIASES, *RENAMED]
+        parts = [part.name.replace(" ", "/") for part in every() if " " in part.name]
+        course = {line.name.replace(" ", "/") for line in every() if "course" in line.needs}
+        course |= {
+            old for old, new in (ALIASES | RENAMED).items() if new.partition(" -")[0].replace(" ", "/") in course
+        }
+        print(*(name + ("+course" if name in course else "") for name in [*names, *parts]))
     elif args.make:
-        print("\n".join(listing(LINES, "make")))
+        print("\n".join(listing([*COMMANDS.values(), *OF_MAKE], "make")))
         print("\nOptions are variables: make bench MODE=ddp GPUS=4. `bench COMMAND --help` lists those of a command.")
         print("VENV=none uses this Python and replaces nothing in it; PYTHON=python3.12 makes .venv with another.")
         print("TORCH=cpu, cuda, cu126, cu128 or cu130 chooses PyTorch's build for .venv [by the driver].")
     else:
         print("usage: bench COMMAND [--option=value ...]\n")
-        print("\n".join(listing([line for line in LINES if line.module], "bench")))
-        print("\n`bench COMMAND --help` lists the options of a command.")
+        print("\n".join(listing(list(COMMANDS.values()), "bench")))
+        print("\n`bench COMMAND --help` lists the options of a command, and what follows it.")
         print("\nexit codes")
         for code in ExitCode:
             print(f"  {code:<5d}{code.meaning}")
@@ -29,7 +34,7 @@ def run(args) -> int:
 
 
 def listing(lines: list[Command], program: str) -> Iterator[str]:
-    """The groups one below the other; of make with the variables that are given most often."""
+    """The commands in groups; for make with the variables that are given most often."""
     names = {line.name: f"bench {line.name}" for line in lines}
     if program == "make":
         names = {line.name: f"make {line.make} {line.example}".rstrip() for line in lines}
@@ -43,4 +48,11 @@ def listing(lines: list[Command], program: str) -> Iterator[str]:
             if len(name) > width:
                 yield f"  {name}"
                 name = ""
-            yield f"  {name:{width}}  {line.help}"
+            words = ", ".join(word for word in line.parts)
+            yield f"  {name:{width}}  {line.help}{f' ({words})' if words else ''}"
+
+
+COMMAND = Command("help", "set up", "this list", run=run, flags={
+    "--make": SWITCH | {"help": "as targets of make"},
+    "--targets": SWITCH | {"help": "the targets of make; +course: needs the course's packages"},
+})  # fmt: skip

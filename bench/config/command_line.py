@@ -9,7 +9,7 @@ from bench.config import hosts, rules
 from bench.config.data_sets import DATA_SETS, OWN, data_kind
 from bench.config.fields import base_type, flag_of, in_words, variable_of
 from bench.config.modes import MODES
-from bench.config.options import FIELDS, SECTIONS, RunConfig, names, when_not_given
+from bench.config.options import FIELDS, KNOBS, SECTIONS, RunConfig, names, when_not_given
 from bench.config.sections import COMPILE_MODES
 from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
@@ -45,15 +45,25 @@ def parse_value(f: dataclasses.Field, text: str):
         raise UserError(f"{variable_of(f)}={text} is not a {word}") from None
 
 
-def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None, others: dict | None = None) -> None:
-    """Give a parser one flag for each option, a group for each section. Values stay text until ``from_arguments``. own:
-    option -> its default for this command. others: workload -> the same where that is what is trained."""
+OF_IMAGES = ("model", "data", "image_size", "augment", "target")  # a command's own defaults of these are for images
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser,
+    own: dict | None = None,
+    others: dict | None = None,
+    takes: tuple[str, ...] = (),
+    knobs: bool = False,
+) -> None:
+    """Give a parser one flag for each option, a group for each section. Values stay text until ``from_arguments`` reads
+    them. own: option -> its default for this command. others: workload -> the same where that is what is trained.
+    takes: only these options, and with knobs those of single modes; empty: all."""
     own = own or {}
     parser.set_defaults(other_defaults=others or {})
     groups = {name: parser.add_argument_group(f"{section.__name__.lower()}: {section.__doc__}")
               for section in SECTIONS for name in names(section)}  # fmt: skip
     for f in FIELDS.values():
-        if f.metadata["within"]:
+        if f.metadata["within"] or (takes and f.name not in takes and not (knobs and f.name in KNOBS)):
             continue
         choices = f"; one of {', '.join(f.metadata['choices'])}" if f.metadata["choices"] else ""
         value = own.get(f.name, f.default)

@@ -1,4 +1,4 @@
-"""`bench check FOLDER|RECORD`: the known mistakes, looked for in records of runs.
+"""`bench mistake check RECORDS`: the known mistakes, looked for in records of runs.
 
 Prints each finding with evidence, consequence and remedy, and in one line what could not be looked for. Exit code 0: no
 finding, or possible mistakes only; 3: some; 2: a record could not be read.
@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from bench import mistakes
-from bench.cli.base import folder_of, warn
+from bench.cli.base import DEFAULT_FOLDER, warn
 from bench.errors import ExitCode
 from bench.foreign.record import NAME as FOREIGN
 from bench.foreign.record import ForeignRecord
@@ -22,7 +22,7 @@ from bench.report.pooling import records_at
 def run(args) -> int:
     """Check a record or all records below a folder; returns the exit code. Raises UserError for a folder without
     records."""
-    place = Path(folder_of(args))
+    place = Path(args.records or DEFAULT_FOLDER)
     foreign, unread = find_foreign(place)
     records, refused = ([], []) if place.name == FOREIGN else records_at(place, needed=not foreign + unread)
     records, refused = records + foreign, refused + unread

@@ -1,4 +1,4 @@
-"""`bench emulate`: the real engine of a mode on a cluster of namespaces, the computation replaced by waits.
+"""`bench cluster emulate`: the real engine of a mode on a cluster of namespaces, the computation replaced by waits.
 
 Outside of a cluster it makes one and runs itself on its first node; inside of `bench cluster` it takes that one.
 """
@@ -16,10 +16,10 @@ from bench.cli.base import needed
 from bench.config.command_line import from_arguments, given_options
 from bench.config.fields import flag_of, variable_of
 from bench.config.modes import MODES
-from bench.config.options import FIELDS, RunConfig
+from bench.config.options import FIELDS, KNOBS, RunConfig
 from bench.errors import UserError
 from bench.launch.cluster.make import run as run_in
-from bench.launch.cluster.plan import CLUSTER, DESCRIPTION, Cluster, read_latency, read_nodes
+from bench.launch.cluster.plan import CLUSTER, DESCRIPTION, Cluster, read_link, read_nodes
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.predict.emulation import record as records
@@ -28,7 +28,6 @@ from bench.predict.step import profile as profiles
 from bench.predict.step.engines import CYCLE_MS
 from bench.predict.step.link import rate_of
 
-TAKES = ("mode", "warmup_steps", "timed_steps", "seed", "timeout", "out", "profile")
 LEAST_MBIT, MOST_MBIT = 0.1, 10_000  # of the links that carry, as `bench cluster` has them
 STEPS = {"warmup_steps": 2, "timed_steps": 10}  # in the first DDP finds its buckets, after two PowerSGD begins
 
@@ -39,25 +38,26 @@ def run(args) -> int:
     profile = profiles.profile_of(profiles.record_at(needed("COMPUTE", args.compute)), args.compute)
     asked = check(args)
     if CLUSTER in os.environ:
-        if args.nodes or args.rate or args.latency:
-            raise UserError("NODES, RATE and LATENCY are those of the cluster that this is inside of: leave them out")
+        if args.nodes or args.link:
+            raise UserError("NODES and LINK are those of the cluster around this command: leave them out")
         return inside(asked, profile, dilate)
+    rate, latency = (args.link or "").split(",")[0], read_link(args.link, any_rate=True)[1]
     cluster = Cluster(
         nodes=read_nodes(args.nodes or "2"),
-        rate_mbit=rate_of_links(args.rate, dilate) if args.rate else None,
-        latency_ms=read_latency(args.latency) * dilate if args.latency else 0,
+        rate_mbit=rate_of_links(rate, dilate) if rate else None,
+        latency_ms=latency * dilate,
     )
     own = {"--compute": str(Path(args.compute).expanduser().resolve()), "--dilate": f"{dilate:g}"}
     given = {flag_of(FIELDS[name]): value for name, value in given_options(args).items()}
     words = [f"{flag}={value}" for flag, value in (given | own).items()]
-    return run_in(cluster, shlex.join([sys.executable, "-m", "bench", "emulate", *words]))
+    return run_in(cluster, shlex.join([sys.executable, "-m", "bench", "cluster", "emulate", *words]))
 
 
 def rate_of_links(text: str, dilate: float) -> float:
     """The rate of the links that carry, in Mbit/s. Raises UserError where `bench cluster` has no such links."""
-    rate = rate_of("RATE", text, text)
+    rate = rate_of("LINK", text, text)
     if not LEAST_MBIT <= rate / dilate <= MOST_MBIT:
-        raise UserError(f"RATE={text} with DILATE={dilate:g} needs links of {rate / dilate:g} Mbit/s, and there are "
+        raise UserError(f"LINK={text} with DILATE={dilate:g} needs links of {rate / dilate:g} Mbit/s, and there are "
                         f"some from {LEAST_MBIT:g} to {MOST_MBIT}: choose another DILATE")  # fmt: skip
     return rate / dilate
 
@@ -70,7 +70,7 @@ def check(args) -> RunConfig:
         raise UserError(f"MODE={asked.mode} cannot be emulated: choose of {', '.join(MODES_EMULATED)}")
     given = [f for name, f in FIELDS.items() if getattr(args, name, None) is not None]
     for f in given:
-        if f.name not in TAKES and f.name not in MODES[asked.mode].knobs:
+        if f.name in KNOBS and f.name not in MODES[asked.mode].knobs:
             raise UserError(f"{variable_of(f)} changes nothing in an emulation: leave it out")
     return asked
 

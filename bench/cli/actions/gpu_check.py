@@ -1,4 +1,4 @@
-"""``bench gpu-check``: what only a GPU can prove, in parts, within a budget; it goes on where it stopped."""
+"""``bench doctor gpu``: what only a GPU can prove, in parts, within a budget; it goes on where it stopped."""
 
 import dataclasses
 import os
@@ -7,15 +7,13 @@ from pathlib import Path
 
 from bench.analysis.tables import print_grid, terminal
 from bench.config.command_line import from_arguments
-from bench.config.fields import variable_of
 from bench.config.flags import is_on
-from bench.config.options import FIELDS, UNSET, RunConfig
+from bench.config.options import UNSET, RunConfig
 from bench.errors import ExitCode, UserError
 from bench.launch.devices import require_fit, usable_gpus
 from bench.process.ending import signals_as_interrupt
 from bench.proof.gpu_check import runner
 from bench.proof.gpu_check.base import FAILED, PARTS
-from bench.proof.gpu_check.ground import CHOSEN
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -23,7 +21,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 def run(args) -> int:
     """Make the checks, say each at once, end in a table; exit code 1 when one failed. Raises UserError without a GPU,
     unless it is only asked for its plan."""
-    asked, modules = check(from_arguments(args)), [PARTS[name] for name in parts_of(args.part)]
+    asked, modules = from_arguments(args), [PARTS[name] for name in parts_of(args.part)]
     budget_s, only_plan = seconds("BUDGET", args.budget), is_on("PLAN", args.plan)
     gpus = usable_gpus(asked)
     if gpus and len(gpus) < asked.num_devices:
@@ -38,7 +36,7 @@ def run(args) -> int:
         return ExitCode.DONE
     if not gpus:
         raise UserError(
-            "gpu-check needs a GPU, and none is visible here: `bench doctor` says why; PLAN=1 works without"
+            "doctor gpu needs a GPU, and none is visible here: `bench doctor` says why; PLAN=1 works without"
         )
     require_fit(RunConfig(device="cuda"), gpus)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
@@ -52,14 +50,6 @@ def run(args) -> int:
     print_grid(console, runner.table(results))
     print(f"{runner.counted(results)}: {Path(asked.out).resolve() / runner.FILE}")
     return ExitCode.FAILED if any(found["outcome"] == FAILED for found in results) else ExitCode.DONE
-
-
-def check(asked: RunConfig) -> RunConfig:
-    """What was asked for. Raises UserError for an option that a check sets itself."""
-    for f in FIELDS.values():
-        if f.name not in (*CHOSEN, "num_devices", "gpu_ids") and getattr(asked, f.name) != f.default:
-            raise UserError(f"gpu-check sets {variable_of(f)} itself: leave it out")
-    return asked
 
 
 def folder_of(gpus: list) -> str:

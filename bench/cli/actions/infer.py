@@ -1,4 +1,4 @@
-"""`bench predict-images FOLDER --resume CHECKPOINT`: a folder of images, classified over all devices, as one table."""
+"""`bench infer FOLDER --resume CHECKPOINT`: a folder of images, classified over all devices, as one table."""
 
 import csv
 import dataclasses
@@ -12,15 +12,12 @@ from bench.cli.base import needed, require_writable
 from bench.config import own
 from bench.config.command_line import from_arguments
 from bench.config.data_sets import data_kind
-from bench.config.flags import refuse_others
 from bench.errors import UserError, printable
 from bench.launch.devices import choose_device, remarks
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.tasks.inference.rank import Plan
 
-TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "launcher", "per_device_batch",
-         "workers", "precision", "out", "model")  # fmt: skip
 OURS = ("model", "image_size", "norm")  # as the checkpoint has them
 BATCH = {"cpu": 32, "cuda": 256}
 FORMS = (".csv", ".parquet")
@@ -29,15 +26,14 @@ FORMS = (".csv", ".parquet")
 def run(args) -> int:
     """Classify; the table is the last line."""
     folder, named = Path(needed("FOLDER", args.folder)).expanduser(), needed("RESUME", args.resume)
-    to = Path(args.to or "predictions.csv")
+    to = Path(args.out or "predictions.csv")
     if to.suffix not in FORMS:
-        raise UserError(f"TO={to}: a file that ends with {' or '.join(FORMS)}")
+        raise UserError(f"OUT={to}: name a file that ends with {' or '.join(FORMS)}")
     if to.exists():
-        raise UserError(f"{to} is there already and is not overwritten: name another file with TO")
-    require_writable(f"TO={to}", to.absolute().parent)
-    args.resume = None  # RESUME of a run goes on with a training
+        raise UserError(f"{to} exists and is not overwritten: name another file with OUT")
+    require_writable(f"OUT={to}", to.absolute().parent)
+    args.resume = args.out = None  # RESUME and OUT of a run are other things
     asked = from_arguments(args)
-    refuse_others(asked, TAKES, "is of a training or the checkpoint's, and `bench predict-images` trains nothing")
     from bench.tasks.inference.files import images_below
 
     images = len(images_below(folder))

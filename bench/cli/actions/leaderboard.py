@@ -1,16 +1,16 @@
-"""`bench leaderboard`: the comparisons of a class, ranked."""
+"""`bench report --by student`: the comparisons of a class, ranked."""
 
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.cli.base import needed, warn
+from bench.cli.base import DEFAULT_FOLDER, warn
 from bench.errors import ExitCode
 from bench.report import leaderboard
 
 
 def run(args) -> int:
     """Print a table per work; on standard error what does not count. Exit code 1 when nothing counts."""
-    found, said = leaderboard.entries(Path(needed("FOLDER", args.folder)))
+    found, said = leaderboard.entries(Path(args.records or DEFAULT_FOLDER))
     console = tables.terminal()
     for grid in leaderboard.grids(found):
         tables.print_captioned(console, grid)

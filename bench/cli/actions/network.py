@@ -6,7 +6,6 @@ from pathlib import Path
 from bench.analysis import tables
 from bench.cli.base import warn
 from bench.config.command_line import from_arguments
-from bench.config.flags import refuse_others
 from bench.config.options import RunConfig
 from bench.errors import ExitCode, RunFailed, UserError
 from bench.launch.devices import choose_device, remarks
@@ -20,8 +19,6 @@ from bench.tasks.network import result
 from bench.tasks.network.plan import Plan
 from bench.tasks.network.record import BACKENDS, Backend, NetworkRecord, load
 
-TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "dist_url", "hosts", "remote", "iface",
-         "launcher", "out")  # fmt: skip
 ROUNDS, MINUTES = 10, 5.0
 
 
@@ -61,8 +58,7 @@ def run(args) -> int:
 
 
 def check(asked: RunConfig) -> RunConfig:
-    """Raise UserError for an option that would be ignored, and for a rank that has no other."""
-    refuse_others(asked, TAKES, "is of a training, and `bench network` only sends messages")
+    """Raise UserError for a single rank."""
     if asked.num_devices < 2:
         raise UserError(f"GPUS={asked.num_devices}: a message needs two ranks: use GPUS=2 or more")
     return asked

@@ -1,11 +1,10 @@
-"""`bench plots`: every suite's pictures, in a folder `pictures` next to its records; of single runs one, in the folder
-itself."""
+"""`bench report --format plots`: pictures of suites, next to their records, and of single runs."""
 
 from pathlib import Path
 
 from bench.analysis import drawing
 from bench.analysis.suite import suites_of
-from bench.cli.base import folder_of, warn
+from bench.cli.base import DEFAULT_FOLDER, warn
 from bench.errors import UserError, printable
 from bench.record.read import find_records
 from bench.report import pool_figure
@@ -17,7 +16,7 @@ from bench.tasks.network.record import find as find_networks
 
 def run(args) -> int:
     """Draw all suites and single runs below a folder. Raises UserError where there is nothing to draw."""
-    folder = Path(folder_of(args))
+    folder = Path(args.records or DEFAULT_FOLDER)
     networks, bad = find_networks(folder)
     records, refused = find_records(folder, needed=not networks + bad)
     suites, refused = suites_of(records), refused + bad

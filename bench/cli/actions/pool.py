@@ -1,17 +1,17 @@
-"""`bench pool`: records of many machines, checked, in tables on standard output and in a new folder."""
+"""`bench report --by machine`: records of many machines, checked, in tables on standard output and in a new folder."""
 
 import datetime
 from pathlib import Path
 
 from bench.analysis import drawing, tables
-from bench.cli.base import needed, warn
+from bench.cli.base import DEFAULT_FOLDER, warn
 from bench.report import pool_figure, pooling
 from bench.report.export import write_table
 
 
 def run(args) -> int:
     """Print the tables, and make a new folder below OUT with a CSV and a picture; its path is the last line."""
-    records, said = pooling.pool(Path(needed("FOLDER", args.folder)))
+    records, said = pooling.pool(Path(args.records or DEFAULT_FOLDER))
     panels = pooling.panels_of(records)
     names = pooling.machines_of(panels)
     console = tables.terminal()

@@ -1,4 +1,4 @@
-"""`bench advise`: which data-parallel mode to use, in words; from records, or from a few short runs of its own."""
+"""`bench predict mode`: which mode to use, in words; from records, or from a few short runs of its own."""
 
 import dataclasses
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from bench.analysis import tables
 from bench.analysis.suite import suites_and_others
 from bench.cli.actions import predict_memory as memory
-from bench.cli.base import warn
 from bench.cli.actions.studies import run_plan
+from bench.cli.base import warn
 from bench.config.command_line import from_arguments, given_options
 from bench.config.fields import variable_of
 from bench.config.modes import MODES, UPPER_BOUNDS
@@ -27,8 +27,6 @@ from bench.studies.programs import in_mode
 from bench.tasks.network.record import find as find_networks
 
 ROUNDS = 3
-NO_LATENCY = "0us"
-NO_LATENCY_SAID = "the latency of the links: RATE alone was given, and 0 is taken (LINK=10gbit,50us)"
 
 
 def run(args) -> int:
@@ -41,8 +39,7 @@ def run(args) -> int:
     else:
         folder, batches = measured(console, asked, args)
     facts = read(folder)
-    unknown = (*facts.unknown, NO_LATENCY_SAID) if args.rate else facts.unknown
-    facts = dataclasses.replace(facts, **more, **batches, link=link_of(args, facts) or facts.link, unknown=unknown)
+    facts = dataclasses.replace(facts, **more, **batches, link=link_of(args, facts) or facts.link)
     show(console, facts)
     print(f"records: {folder}", flush=True)
     return 0
@@ -62,22 +59,18 @@ def show(console, facts: Facts) -> None:
 
 
 def given(args) -> dict:
-    """PRICE, EXAMPLES and NODES as fields of ``Facts``. Raises UserError, also for a link that cannot be read."""
-    if args.link and args.rate:
-        raise UserError("LINK has a rate and a latency, RATE is a rate alone: give one of them")
+    """PRICE, EXAMPLES and DEVICES as fields of ``Facts``. Raises UserError, also for a link that cannot be read."""
     link_of(args, None)
-    if args.nodes is not None and not (args.link or args.rate or args.records):
-        raise UserError(f"NODES={args.nodes} needs a link, as in LINK=10gbit,50us")
-    return {name: value for name in ("nodes", "price", "examples") if (value := getattr(args, name)) is not None}
+    if args.devices is not None and not (args.link or args.records):
+        raise UserError(f"DEVICES={args.devices} needs a link, as in LINK=10gbit,50us")
+    given = {"nodes": args.devices, "price": args.price, "examples": args.examples}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def link_of(args, facts: Facts | None) -> links.Link | None:
-    """LINK, or RATE with no latency; None where neither was given. Raises UserError."""
-    if args.rate:
-        links.rate_of("RATE", args.rate, args.rate)
-    text = args.link or (args.rate and f"{args.rate},{NO_LATENCY}")
+    """LINK; None without. Raises UserError."""
     on_gpu = facts and facts.profile and facts.profile.device == "cuda"
-    return links.said(text, "nccl" if on_gpu else "gloo") if text else None
+    return links.said(args.link, "nccl" if on_gpu else "gloo") if args.link else None
 
 
 def refuse_runs(args) -> None:

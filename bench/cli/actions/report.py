@@ -1,11 +1,12 @@
-"""`bench report`: a table of the records below a folder, and with --html one self-contained page."""
+"""`bench report`: the records below a folder as a table and one self-contained page, or in another form."""
 
+import importlib
 from pathlib import Path
 
 from bench.analysis import tables
 from bench.analysis.suite import by_suite, suite_of, suites_and_others
-from bench.cli.base import folder_of, warn
-from bench.errors import ExitCode
+from bench.cli.base import DEFAULT_FOLDER, warn
+from bench.errors import ExitCode, UserError
 from bench.foreign import result as foreign_result
 from bench.foreign import scaling
 from bench.foreign.record import find as find_foreign
@@ -19,9 +20,31 @@ from bench.tasks.network.record import find as find_networks
 MOST_RUNS = 40
 
 
+DATA = {".csv": "csv", ".parquet": "parquet", ".md": "md"}  # by the name of OUT
+FORMS = {"html": "", "text": "", "plots": "plots", **dict.fromkeys(DATA.values(), "table")}  # FORMAT -> its module
+BY = {"machine": "pool", "student": "leaderboard"}
+
+
 def run(args) -> int:
-    """A table of all records below a folder, and the page when it is asked for."""
-    folder = Path(folder_of(args))
+    """In the form that was asked for. Raises UserError for an unknown one."""
+    form = args.format or DATA.get(Path(args.out or "").suffix, "html")
+    for name, value, known in (("FORMAT", form, FORMS), ("BY", args.by or "machine", BY)):
+        if value not in known:
+            raise UserError(f"{name}={value}: one of {', '.join(known)}")
+    if args.out and args.records is None and Path(args.out).is_dir() and form == "html" and not args.by:
+        raise UserError(
+            f"OUT={args.out} is a folder: records are given as RECORDS={args.out}, and OUT is the file to write"
+        )
+    if args.by and args.format:
+        raise UserError("BY has a form of its own: leave FORMAT out")
+    if module := BY[args.by] if args.by else FORMS[form]:
+        args.format = args.format or DATA.get(Path(args.out or "").suffix)
+        return importlib.import_module(f"bench.cli.actions.{module}").run(args)
+    return table_and_page(args, form == "html")
+
+
+def table_and_page(args, with_page: bool) -> int:
+    folder = Path(args.records or DEFAULT_FOLDER)
     networks, bad = find_networks(folder)
     foreign, unread = find_foreign(folder)
     records, refused = find_records(folder, needed=not networks + foreign + bad + unread)
@@ -40,10 +63,10 @@ def run(args) -> int:
             console.print(f"  {line}")
     for sentence in refused:
         warn(f"refused: {sentence}")
-    if args.html is not None:
+    if with_page:
         from bench.report import page
 
-        place = Path(args.html or folder / "report.html")
+        place = Path(args.out or (folder if folder.is_dir() else folder.parent) / "report.html")
         path = page.write_page(*suites_and_others(records), refused, place, networks, foreign)
         print(f"report: {path}", flush=True)
     return ExitCode.REFUSED if refused and not records + networks + foreign else ExitCode.DONE

@@ -6,8 +6,8 @@ from rich.console import Console
 
 from bench import formulas, mistakes
 from bench.analysis import tables
-from bench.cli.base import warn
 from bench.cli.actions.check_records import print_findings
+from bench.cli.base import warn
 from bench.config import gpu_defaults
 from bench.config.hosts import where
 from bench.config.options import RunConfig

@@ -1,4 +1,4 @@
-"""`bench watch`: how a run goes on that somebody else has started, read from the heartbeats in its folder."""
+"""`bench status`: how a run goes on that somebody else has started, read from the heartbeats in its folder."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bench import files
 from bench.analysis import tables
-from bench.cli.base import folder_of
+from bench.cli.base import DEFAULT_FOLDER
 from bench.config.options import unchecked
 from bench.config.workloads import workload_of
 from bench.errors import UserError
@@ -21,7 +21,7 @@ STILL_S = 60.0  # after which a run is said to stand still
 
 def run(args) -> int:
     """Show every rank now and then until the run has ended; ONCE=1 shows them once."""
-    folder, console = going_on(Path(folder_of(args))), tables.terminal()
+    folder, console = going_on(Path(args.runs or DEFAULT_FOLDER)), tables.terminal()
     units = units_of(folder / "config.json")
     moved, before = time.monotonic(), None
     while not (folder / "record.json").exists():

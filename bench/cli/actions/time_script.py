@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.cli.base import folder_of
+from bench.cli.base import DEFAULT_FOLDER
 from bench.config.fields import is_unicode
 from bench.errors import UserError
 from bench.foreign import result
@@ -21,7 +21,7 @@ def run(args) -> int:
     options = Options(args.warmup, args.steps, args.watch is not False, args.batch)
     if args.label is not None and not (0 < len(args.label) <= 200 and is_unicode(args.label)):
         raise UserError("LABEL: from 1 to 200 letters of Unicode (UTF-8)")
-    record = load(run_command(words, options, Path(folder_of(args)), args.label, args.limit))
+    record = load(run_command(words, options, Path(args.out or DEFAULT_FOLDER), args.label, args.limit))
     console = tables.terminal()
     console.print(machine_line(record))
     tables.print_grid(console, result.grid([record]))

@@ -91,7 +91,7 @@ def repeated(command: str, label: str | None, hosts: str | None) -> str:
 
     >>> hosts = "node1:2,node2:2"
     >>> repeated(f"make compare HOSTS={hosts} IFACE=eth0 LR=0.1", Cluster(rate_mbit=1000).label(), hosts)
-    'make cluster NODES=2 PER_NODE=2 RATE=1gbit CMD="make compare LR=0.1"'
+    'make cluster NODES=2 PER_NODE=2 LINK=1gbit CMD="make compare LR=0.1"'
     >>> repeated(f"make compare HOSTS={hosts}", "InfiniBand", hosts)
     'make compare HOSTS=node1:2,node2:2'
     """
@@ -102,8 +102,9 @@ def repeated(command: str, label: str | None, hosts: str | None) -> str:
     per_node = re.match(r"node1:(\d+)", hosts or "")
     words = ["make cluster", f"NODES={nodes}"]
     words += [f"PER_NODE={per_node[1]}"] if per_node and per_node[1] != "1" else []
-    words += [f"RATE={rate}{unit.lower()}bit"] if rate else []
-    words += [f"LATENCY={latency}ms"] if latency else []
+    link = [f"{rate}{unit.lower()}bit"] if rate else []
+    link += [f"{latency}ms"] if latency else []
+    words += [f"LINK={','.join(link)}"] if link else []
     words += [f"LOSS={loss}%"] if loss else []
     inner = " ".join(word for word in command.split() if not word.startswith(("HOSTS=", "IFACE=")))
     return " ".join([*words, f'CMD="{inner}"'])
@@ -119,20 +120,28 @@ def read_nodes(text: str) -> int:
     return int(text)
 
 
-def read_rate(text: str) -> float:
-    """RATE=100mbit, in Mbit/s."""
-    rate = quantity(text, UNITS_OF_RATE)
-    if rate is None or not 0.1 <= rate <= 10_000:
-        raise UserError(f"RATE={text}: not from 100kbit to 10gbit, as in RATE=100mbit; leave it out for no limit")
-    return rate
+def read_link(text: str | None, any_rate: bool = False) -> tuple[float | None, float]:
+    """LINK=100mbit, 5ms or 100mbit,5ms: Mbit/s (None: no limit) and one-way latency in ms. Raises UserError.
 
+    any_rate: the rate is judged elsewhere.
 
-def read_latency(text: str) -> float:
-    """LATENCY=5ms, in ms."""
-    latency = quantity(text, UNITS_OF_TIME)
-    if latency is None or not 0 < latency <= 10_000:
-        raise UserError(f"LATENCY={text}: not a one-way latency up to 10s, as in LATENCY=5ms or 200us")
-    return latency
+    >>> read_link("1gbit,5ms"), read_link("200us"), read_link(None)
+    ((1000.0, 5.0), (None, 0.2), (None, 0))
+    """
+    rate, latency = None, 0
+    for word in filter(None, (text or "").split(",")):
+        if (found := quantity(word, UNITS_OF_TIME)) is not None and 0 < found <= 10_000 and not latency:
+            latency = found
+        elif (
+            (found := quantity(word, UNITS_OF_RATE)) is not None
+            and rate is None
+            and (any_rate or 0.1 <= found <= 10_000)
+        ):
+            rate = found
+        else:
+            raise UserError(f"LINK={text}: a rate from 100kbit to 10gbit and a one-way latency up to 10s, as in "
+                            "LINK=100mbit, LINK=5ms or LINK=1gbit,200us")  # fmt: skip
+    return rate, latency
 
 
 def read_loss(text: str) -> float:

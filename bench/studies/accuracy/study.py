@@ -27,7 +27,7 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
 
 
 ACCURACY = Study(
-    "accuracy", "accuracy", "Accuracy", "Do all modes reach the same accuracy?",
+    "accuracy", "compare accuracy", "Accuracy", "Do all modes reach the same accuracy?",
     "every mode trained to the end, paired by seed: do all reach the same accuracy?", plans,
     example="GPUS=2 [SEEDS=5 QUICK=1]",
     # The digits at their own size, half a minute to a minute per run on two CPU cores.

@@ -27,7 +27,7 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
 
 
 BREAKDOWN = Study(
-    "breakdown", "breakdown", "Where the step goes", "What does a step spend its time on, and what is not hidden?",
+    "breakdown", "profile", "Where the step goes", "What does a step spend its time on, and what is not hidden?",
     "where the step and the memory go: phases, exposed communication, timeline of a step", plans,
     group="explain", flags=MODES_FLAG, partial=True,
 )  # fmt: skip

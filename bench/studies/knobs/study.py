@@ -73,7 +73,7 @@ RULES = Rules(
     options=("precision", "fused"),
 )
 KNOBS = Study(
-    "knobs", "knobs", "Knobs", "Which setting makes it faster?",
+    "knobs", "sweep", "Knobs", "Which setting makes it faster?",
     "each setting of an engine (as MODE=ddp or fsdp) or of training (MODE=single or dp) against the run's", plans,
     group="explain", example="MODE=ddp GPUS=2", named_by="MODE", auto=True,
 )  # fmt: skip

@@ -84,10 +84,9 @@ def says(record: Record) -> str:
 
 
 LAB = Study(
-    "lab", "lab", "The known mistakes", "What does each known mistake do, what is seen of it, what finds it?",
+    "lab", "mistake demo", "The known mistakes", "What does each known mistake do, what is seen of it, what finds it?",
     "a known mistake compared with the right version, over seeds: what it does and how it is found", plans,
     group="explain", example="NAME=no-reshuffle [SEEDS=3 QUICK=1]",
-    flags={"--name": {"help": f"{', '.join(MISTAKES)}, or all"}},
     # Seconds per run on two CPU cores, most of them to start.
     defaults={"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.02,
               "per_device_batch": 120, "epochs": 2},

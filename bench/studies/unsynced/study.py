@@ -74,7 +74,7 @@ def every_rank(record: Record) -> str:
 
 
 UNSYNCED = Study(
-    "unsynced", "unsynced-init", "Replicas initialised with different weights",
+    "unsynced", "mistake unsynced-init", "Replicas initialised with different weights",
     "What is lost when ranks start from different weights?",
     "what is lost when replicas start from different weights, paired by seed", plans,
     group="explain", example="GPUS=2 [SEEDS=10 QUICK=1]",
