@@ -50,7 +50,8 @@ GRADE = Command(
 )  # fmt: skip
 EXPORT = Command(
     "course export", "teach", "problem sets for Gradescope or GitHub Classroom", "PLATFORM=gradescope NAME=03",
-    run=export, needs=COURSE + CLONE, flags=SETS | out("build/export/<PLATFORM>") | KEY, gone={"--to": "--platform"}, positional={
+    run=export, needs=COURSE + CLONE, flags=SETS | out("build/export/<PLATFORM>") | KEY, gone={"--to": "--platform"},
+    positional={
         "platform": {"metavar": "PLATFORM", "help": "gradescope: a zip per set, with hidden tests; classroom: a folder "
                      "with a workflow that runs the visible tests"},
     },

@@ -13,5 +13,5 @@ GPU = Command(
         "--plan": ON_OFF | {"help": "list the checks and their times; needs no GPU"},
     },
 )  # fmt: skip
-COMMAND = Command("doctor", "check", "this machine: what it has, what each mode can run on it, how to fix what is wrong",
+COMMAND = Command("doctor", "check", "what this machine has, which modes it can run, and how to fix what is wrong",
                   run=action("doctor"), parts=(GPU,))  # fmt: skip
