@@ -45,9 +45,6 @@ def parse_value(f: dataclasses.Field, text: str):
         raise UserError(f"{variable_of(f)}={text} is not a {word}") from None
 
 
-OF_IMAGES = ("model", "data", "image_size", "augment", "target")  # a command's own defaults of these are for images
-
-
 def add_arguments(
     parser: argparse.ArgumentParser,
     own: dict | None = None,

@@ -36,11 +36,11 @@ class ModeInfo:
     elastic: bool = False  # it takes ELASTIC
     knobs: dict = field(default_factory=dict)  # options of only some modes -> values besides the default, or None
     tuned: dict[str, dict] = field(default_factory=dict)  # device -> what TUNED=1 sets; the step computes the same
-    sweep: dict[str, tuple] = field(default_factory=dict)  # `bench knobs` crosses these options' values
+    sweep: dict[str, tuple] = field(default_factory=dict)  # `bench sweep` crosses these options' values
     sweep_on_gpu: dict[str, tuple] = field(default_factory=dict)  # where the values are others
-    single: tuple[dict, ...] = ()  # settings that `bench knobs` tries alone
+    single: tuple[dict, ...] = ()  # settings that `bench sweep` tries alone
     single_on_gpu: tuple[dict, ...] = ()  # that only GPUs have
-    on_gpu: tuple[dict, ...] = ()  # settings that `bench gpu-check` runs
+    on_gpu: tuple[dict, ...] = ()  # settings that `bench doctor gpu` runs
     norm_buffers: str = ""  # whose running statistics of batch norm it keeps
     gradient_copy: str = ""  # what its engine keeps beside the gradients: "buckets" (all), "fusion buffer" (FUSION_MB)
 

@@ -193,7 +193,7 @@ class Injected:
 
     step_barrier: bool = option(False, "an unfairness to study: a barrier and three reductions every step")
     item_sync: bool = option(False, "an unfairness to study: loss.item() every step")
-    mistake: str = option("none", "a known mistake, made on purpose (`bench lab`)",
+    mistake: str = option("none", "a known mistake, made on purpose (`bench mistake demo`)",
         choices=("none", *mistakes.INJECTED))
     fault: str | None = option(None, "fault injection: raise|kill|hang:RANK:STEP, as in kill:1:3")
 
@@ -207,10 +207,10 @@ class Measuring:
     val_batch: int | None = option(None, "images per device per forward pass of a validation (BATCH)", minimum=1,
         trains=True)
     profile: bool = option(False, "torch.profiler around one more step: its timeline goes into the record; of one "
-        "device also when each gradient is ready, for `bench forecast`")
+        "device also when each gradient is ready, for `bench predict step`")
     memory: bool | None = option(None, "record every allocation of one more step: what each device's memory is filled "
         "with at its peak (cpu: 0, gpu: 1; with EPOCHS 0)", plain=False)
-    watch: bool = option(False, "watch the run for the known mistakes, as `bench check` does; slows its untimed steps")
+    watch: bool = option(False, "check the run for known mistakes, as `bench mistake check` does; slows untimed steps")
     replicas: bool = option(False, "record the distance between the replicas after every step, and each one's accuracy")
     snapshots: str | None = option(None, "save weights after these steps, as in 1,5,20 (what verify compares)")
 

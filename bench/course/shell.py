@@ -30,7 +30,7 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, clu
 
     command: "run" or the command of a study, such as "compare". Prints the equivalent `make` line first. Baselines of a
     run only with BASELINES=1. Without OUT its files are deleted after the records are read. cluster: run it in the
-    nodes of `make cluster` with these variables: ``cluster={"NODES": 2, "RATE": "100mbit"}``.
+    nodes of `make cluster` with these variables: ``cluster={"NODES": 2, "LINK": "100mbit"}``.
     Returns the Record of a run (bench/record/view.py), or the list of suites of another command.
 
     Raises UserError for an invalid request, RunFailed when the command fails.

@@ -1,4 +1,4 @@
-"""`bench slides`: a chapter's slides as one HTML file without external resources.
+"""`bench site slides`: a chapter's slides as one HTML file without external resources.
 
 Each cell with an output gives a slide: the paragraph above it, the cell, and its output. A short cell without output
 shares the slide of the next one. The rest of the section's text goes to the notes (key N); text below the last cell is

@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Lab:
-    """The mistake compared with the right version (`bench lab`).
+    """The mistake compared with the right version (`bench mistake demo`).
 
     question: what the lab asks. seen: what a person would see of the mistake. measures: what is compared; the first is
     the primary measure, and its expected direction is fixed in advance. on_gpu: the measures there, where they are

@@ -13,7 +13,7 @@ What it receives in a step: 2 (N-1)/N of the weights, divided by LOCAL_STEPS (``
 What to notice:
   - with LOCAL_STEPS=1 and SGD it is ddp's update: the mean of w - lr g_r is w - lr times the mean of g_r, and momentum
     is linear, too. With Adam, which divides by a gradient's own size, and with CLIP_NORM it is not;
-  - with more steps the ranks drift apart, and their mean is not where one process would be. `make accuracy
+  - with more steps the ranks drift apart, and their mean is not where one process would be. `make compare accuracy
     MODES=single,ddp,local` measures the cost;
   - between two averages there is no ONE model. The mean of all ranks is validated and saved; training is not changed;
   - momentum stays each rank's own, and a checkpoint has rank 0's.

@@ -56,7 +56,7 @@ def profiled_steps(config: RunConfig, mode: Mode) -> int:
 
 def profile_device(trainer: Trainer, run_step: Callable[[], None], steps: int) -> dict:
     """The record's ``samples[0].profile``: when a step of one device needs each parameter and has its gradient. From
-    it `bench forecast` knows what can be sent when. Lists have a value for each of ``steps`` calls of ``run_step``."""
+    it `bench predict step` knows what can be sent when. Lists have a value for each call of ``run_step``."""
     watch = Moments(trainer.mode.unwrap(trainer.model), trainer.device)
     with watch.on_modules(), trainer.hooked(watch):
         for _ in range(steps):

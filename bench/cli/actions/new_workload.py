@@ -1,4 +1,4 @@
-"""`bench new-workload`: a file with a model and data of one's own to begin with, which runs as it is."""
+"""`bench install workload`: a file with a model and data of one's own to begin with, which runs as it is."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`bench memory`: what a step will need of each device's memory, by what it is for, and the largest batch that fits."""
+"""`bench predict memory`: memory of a step per device, by purpose, and the largest batch that fits."""
 
 import contextlib
 import dataclasses

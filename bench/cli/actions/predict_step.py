@@ -1,5 +1,4 @@
-"""`bench forecast RECORD`: the step of each mode on more devices than there are, predicted from a profile of one; with
-OUT its pictures."""
+"""`bench predict step RECORD`: step time of each mode on more devices, from a profile of one; with OUT its pictures."""
 
 import argparse
 import dataclasses

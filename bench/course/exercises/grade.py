@@ -1,4 +1,4 @@
-"""`bench grade`: points and feedback for all submissions. `bench solutions-check`: solutions score full, blanks zero.
+"""`bench grade`: points and feedback for all submissions. `bench course check`: solutions score full, blanks zero.
 
 build/grades/
     grades.csv              student, set, points, max, reason, look: one row per notebook
@@ -327,11 +327,11 @@ def put(path: Path, content: str) -> None:
     write_text(path, content)
 
 
-# --- bench solutions-check --------------------------------------------------------------------------------------------
+# --- bench course check --------------------------------------------------------------------------------------------
 
 
 def check_solutions(names: str | None, folder: str | None, cell_limit_s: float, key: int = 0) -> int:
-    """`bench solutions-check`. Returns exit code 1 when a set fails. key: of the hidden tests."""
+    """`bench course check`. Returns exit code 1 when a set fails. key: of the hidden tests."""
     problem_sets = [text.read(path, key) for path in text.sets(names, folder)]
     nbgrading.required()
     failed = False

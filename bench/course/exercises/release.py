@@ -6,7 +6,7 @@ build/release/
     conftest.py, pytest.ini `python -m pytest` runs the visible tests
     ….whl                   this project, for a hosted notebook
 
-`bench export`: for other graders.
+`bench course export`: for other graders.
 
 gradescope  a zip per set for Gradescope's autograder (https://gradescope-autograders.readthedocs.io): ``setup.sh``,
             ``run_autograder``, this project and the set, with solutions and hidden tests. Points as in `bench grade`.
@@ -125,7 +125,7 @@ def build_wheel(to: Path) -> str:
     return wheel.name
 
 
-# --- bench export -----------------------------------------------------------------------------------------------------
+# --- bench course export ------------------------------------------------------------------------------------------
 
 
 def export(form: str, names: str | None, folder: str | None, out: str | None, key: int = 0) -> int:

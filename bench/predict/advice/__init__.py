@@ -1,1 +1,1 @@
-"""`bench advise`: which data-parallel mode to use, from measured rounds and from forecasts. It imports no torch."""
+"""`bench predict mode`: which mode to use, from measured rounds and from predictions. It imports no torch."""

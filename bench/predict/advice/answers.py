@@ -185,7 +185,7 @@ def trials(way: Way, facts: Facts) -> list[Trial]:
         found.append(Trial(share, "equal devices with nothing else on them (`bench doctor`): the slowest rank is "
                            f"waited for; gains at most {percent(way.share(IMBALANCE))} of the step"))  # fmt: skip
     gpus = f" GPUS={way.config.num_devices}" if way.config.num_devices > 1 else ""
-    found.append(Trial(None, f"`make knobs MODE={way.config.mode}{gpus}` measures its settings: what they gain cannot "
+    found.append(Trial(None, f"`make sweep MODE={way.config.mode}{gpus}` measures its settings: what they gain cannot "
                        "be said beforehand"))  # fmt: skip
     return sorted(found, key=lambda trial: -1.0 if trial.gain is None else trial.gain, reverse=True)
 
@@ -288,19 +288,19 @@ def unknown_lines(facts: Facts) -> list[str]:
     for way in facts.ways:
         if not way.info.same_update:
             lines.append(f"whether {way.label} is worth its speed: its update is not that of one process; "
-                         "`make accuracy` compares what is learnt")  # fmt: skip
+                         "`make compare accuracy` compares what is learnt")  # fmt: skip
     for way in looked_into(facts):
         if not way.alone and EXPOSED not in way.parts:
-            hint = "" if way.info.one_process else " (`make breakdown`)"
+            hint = "" if way.info.one_process else " (`make profile`)"
             lines.append(f"how much of the step of {way.label} is exposed communication: no run of it without exchange "
                          f"is there{hint}")  # fmt: skip
         if DATA_WAIT not in way.parts:
             lines.append(f"how long {way.label} waits for data")
     if facts.ways and not distribution(facts.ways, facts.looks):
         lines.append("whether to distribute: one process and a distributed mode were not measured in the same rounds "
-                     "(`make advise GPUS=2`)")  # fmt: skip
+                     "(`make predict mode GPUS=2`)")  # fmt: skip
     if not facts.batches:
-        lines.append(f"the largest batch: {' '.join(facts.batches_said) or '`make memory` computes it'}")
+        lines.append(f"the largest batch: {' '.join(facts.batches_said) or '`make predict memory` computes it'}")
     more = "what more devices would do"
     if facts.profile is None and not any(line.startswith(more) for line in lines):
         lines.append(f"{more}: no profile of one device (`make bench MODE=single PROFILE=1`)")

@@ -1,1 +1,1 @@
-"""`bench emulate`: real engines and messages, while computation is a wait, so that nodes can outnumber cores."""
+"""`bench cluster emulate`: real messages, while computation is a wait, so that nodes can outnumber cores."""

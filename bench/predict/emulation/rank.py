@@ -1,4 +1,4 @@
-"""One rank of `bench emulate`: it joins as in training, and its model and optimizer are wrapped by the mode, but its
+"""One rank of `bench cluster emulate`: it joins as in training, wrapped by the mode, but its
 computation is a wait. Rank 0 writes RUN_DIR/emulation.json.
 
 For each step each rank draws one of the profile's timed steps, so that the slowest rank is as slow as on separate

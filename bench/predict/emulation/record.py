@@ -1,4 +1,4 @@
-"""The plan of `bench emulate`, its record RUN_DIR/emulation.json (bench/record/definition.py), and its tables and text.
+"""The plan of `bench cluster emulate`, its record RUN_DIR/emulation.json (bench/record/definition.py), and its tables.
 
 The record contains seconds of this machine, which are divided by the dilation when it is read. Tables of runs,
 comparisons and pools ignore it. No torch is imported.

@@ -1,1 +1,1 @@
-"""The figures of `bench forecast OUT=…`, with measured and emulated points beside the predicted ones."""
+"""The figures of `bench predict step OUT=…`, with measured and emulated points beside the predicted ones."""

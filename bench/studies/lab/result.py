@@ -180,7 +180,7 @@ def answer(result: LabResult) -> list[str]:
     named = "; ".join(f"{finding.name} ({finding.evidence})" for finding in result.findings["wrong"])
     wrong = f"found in the wrong version: {named}" if named else "nothing found in the wrong version"
     right = ", ".join(finding.name for finding in result.findings["right"]) or "nothing"
-    return [*lines, *places(result.records["wrong"]), f"bench check: {wrong}; in the right version: {right}"]
+    return [*lines, *places(result.records["wrong"]), f"bench mistake check: {wrong}; in the right version: {right}"]
 
 
 def sentence(row: Row, n: int) -> str:

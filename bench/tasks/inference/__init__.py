@@ -1,1 +1,1 @@
-"""`bench predict-images`: classifies images without labels by the weights of a checkpoint, over all devices."""
+"""`bench infer`: classifies images without labels by the weights of a checkpoint, over all devices."""

@@ -1,4 +1,4 @@
-"""The plan and a rank of `bench predict-images`: it joins as in training, and classifies instead.
+"""The plan and a rank of `bench infer`: it joins as in training, and classifies instead.
 
 Rank r of N takes batches r, r + N, r + 2N, … of one list. Rank 0 writes RUN_DIR/predictions.csv in the list's order.
 """

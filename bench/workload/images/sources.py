@@ -127,7 +127,7 @@ def flat_labels(path: Path, place: Path, given: Path | None, images: list[str], 
     file = given or label_files.find(path)
     if file is None:
         raise UserError(f"{place} holds images outside of class folders: name their labels file, VAL_LABELS=FILE, or "
-                        "unpack ImageNet's archive with `bench unpack-imagenet`")  # fmt: skip
+                        "unpack ImageNet's archive with `bench install imagenet`")  # fmt: skip
     in_order = sorted(images)  # a tar's are in any order
     found = dict(zip(in_order, label_files.classes_of(file, in_order, classes), strict=True))
     return labels_of([found[image] for image in images], classes, file, path / "train")

@@ -28,7 +28,7 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
     A file's function is called with the number of classes. Raises UserError without Keras 3 on torch, for an unknown
     name, an image size that does not fit, and what is not a model with one input.
     """
-    if isinstance(torch.empty(0), FakeTensor):  # `bench memory`
+    if isinstance(torch.empty(0), FakeTensor):  # `bench predict memory`
         raise UserError(f"MODEL={config.model} is Keras's: its memory cannot be predicted")
     keras = keras_on_torch(config)
     refused = {"PRETRAINED": config.pretrained, "BN_MOMENTUM": config.bn_momentum, "COMPILE": config.compile}

@@ -93,7 +93,7 @@ def test_help_needs_no_torch(arguments, no_torch):
 
 def test_the_table_has_every_command_that_there_is():
     """A file of bench/cli that can be run, and what a study is called, is a line; no name stands for two."""
-    files = [path for path in (ROOT / "bench" / "commands").glob("*.py") if "\ndef run(" in path.read_text()]
+    files = [path for path in (ROOT / "bench" / "cli").glob("*.py") if "\ndef run(" in path.read_text()]
     assert {path.stem for path in files} == {line.module for line in LINES if line.module}
     assert {study.command for study in STUDIES.values()} <= set(COMMANDS)
     assert {line.group for line in LINES} == set(GROUPS) and all(line.help for line in LINES)
