@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import functools
 import importlib
 import os
 import sys
@@ -254,12 +255,7 @@ def of_study(study: Study, positional: dict | None = None, parts: tuple[Command,
     if study.seeded:
         count = {"--seeds": FROM_1 | {"help": f"seeds, one per round, from SEED on [{study.rounds}]"}}
     quick = {"--quick": SWITCH | {"help": "2 rounds: a preview, without confidence interval and verdict"}}
-
-    def run(args) -> int:
-        from bench.cli.actions import studies
-
-        return studies.run(study, args)
-
+    run = functools.partial(action("studies"), study)
     return Command(study.command, study.group, study.help, study.example, run, flags=count | quick | study.flags,
                    positional=positional or {}, options=True, own=study.defaults, others=study.others, needs=HOROVOD,
                    parts=parts)  # fmt: skip
