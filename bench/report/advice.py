@@ -121,7 +121,7 @@ def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
     found = {DATA_WAIT: []}
     for part in map(breakdown.slowest, program.records):
         phases = breakdown.phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s)
-        found[DATA_WAIT].append(1e3 * phases[breakdown.PHASES[0]])
+        found[DATA_WAIT].append(1e3 * phases["data wait"])
     if bare:
         found[EXPOSED] = breakdown.exposed_comm(program, bare)[0]
         steps_s = ([part.step_time_s for part in record.samples] for record in bare.records)
