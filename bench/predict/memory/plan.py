@@ -13,7 +13,7 @@ from bench.config.data_sets import data_kind
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict, unchecked
 from bench.measure.memory_parts import TENSORS, Trace, at_peak
-from bench.predict.memory.step import STEPPED, STEPPING, Step, between, simulate
+from bench.predict.memory.step import STEPPED, STEPPING, Step, Unlike, between, simulate
 from bench.predict.step.engines import FUSION_MIB, MIB
 from bench.workload.images.synthetic import POOL
 
@@ -251,12 +251,9 @@ def largest_batch(config: RunConfig, num_outputs: int, limit: int, most: int) ->
     def of_batch(asked: RunConfig, batch: int) -> RunConfig:
         return unchecked(to_dict(asked) | {"per_device_batch": batch})  # may exceed the data set
 
-    def step(asked: RunConfig, outputs: int, replicas: int = 1) -> Step | None:
+    def step(asked: RunConfig, outputs: int, replicas: int = 1) -> Step:
         ends = [simulate(of_batch(asked, batch), outputs, replicas) for batch in batches]
-        found = between(*ends, batches, asked.per_device_batch)
-        if found is None:
-            raise Unlike
-        return found
+        return between(*ends, batches, asked.per_device_batch)
 
     def fullest(batch: int, simulate: Callable) -> int:
         return max(device.total for device in of_devices(of_batch(config, batch), num_outputs, simulate))
@@ -267,10 +264,6 @@ def largest_batch(config: RunConfig, num_outputs: int, limit: int, most: int) ->
         small, large = (fullest(batch, simulate) for batch in batches)
         per_example = max(0, large - small) / (batches[1] - batches[0])
         return last_that(lambda batch: small + (batch - batches[0]) * per_example <= limit, most)
-
-
-class Unlike(Exception):
-    pass
 
 
 def last_that(fits: Callable[[int], bool], most: int) -> int:

@@ -223,14 +223,17 @@ def share_of(optimizer: torch.optim.Optimizer, coming: Coming) -> Share:
     return Share([event for event in events if event[0] in own], sizes)
 
 
-def between(first: Step, second: Step, batches: tuple[int, int], batch: int) -> Step | None:
+class Unlike(Exception):
+    """Two simulated steps that have different tensors."""
+
+
+def between(first: Step, second: Step, batches: tuple[int, int], batch: int) -> Step:
     """The step of another batch, with the size of each tensor on a line through two simulated steps. Exact, because
-    sizes are linear in the batch. None if the two steps differ."""
+    sizes are linear in the batch. Raises Unlike."""
     a, b = first.trace, second.trace
-    if [(place, size > 0) for place, size in a.events] != [(place, size > 0) for place, size in b.events]:
-        return None
-    if a.after.keys() != b.after.keys() or a.kinds != b.kinds:
-        return None
+    same = [(place, size > 0) for place, size in a.events] == [(place, size > 0) for place, size in b.events]
+    if not same or a.after.keys() != b.after.keys() or a.kinds != b.kinds:
+        raise Unlike
 
     def size(one: int, other: int) -> int:
         return one + (other - one) * (batch - batches[0]) // (batches[1] - batches[0])

@@ -110,7 +110,7 @@ def answer(records: list[NetworkRecord]) -> list[str]:
     for series in series_of(records):
         if left := series.operation.left_out:
             sizes = ", ".join(in_bytes(nbytes) for nbytes, _ in left)
-            lines.append(f"{series.title}: no time for {sizes} (one of the first would take {seconds(left[0][1])}): "
+            lines.append(f"{series.title}: no time for {sizes} (one of the first would take {left[0][1]:.3g} s): "
                          "give a larger MAX_MINUTES")  # fmt: skip
     return lines
 
@@ -140,13 +140,6 @@ def with_span(value: Interval, scale: float) -> str:
 
 def three(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def seconds(value: float) -> str:
-    for unit, word in ((1.0, "s"), (1e-3, "ms")):
-        if value >= unit:
-            return f"{value / unit:.3g} {word}"
-    return f"{value * 1e6:.3g} µs"
 
 
 # --- in tables ----------------------------------------------------------------------------------------------------
