@@ -4,6 +4,7 @@ Not included: cuDNN's workspaces, the allocator's cache, and on a CPU the data s
 FSDP's pieces) and loader workers.
 """
 
+import bisect
 import itertools
 from collections import defaultdict
 from collections.abc import Callable
@@ -259,24 +260,9 @@ def largest_batch(config: RunConfig, num_outputs: int, limit: int, most: int) ->
         return max(device.total for device in of_devices(of_batch(config, batch), num_outputs, simulate))
 
     try:
-        return last_that(lambda batch: fullest(batch, step) <= limit, most)
+        return bisect.bisect_right(range(1, most + 1), limit, key=lambda batch: fullest(batch, step))
     except Unlike:
         small, large = (fullest(batch, simulate) for batch in batches)
         per_example = max(0, large - small) / (batches[1] - batches[0])
-        return last_that(lambda batch: small + (batch - batches[0]) * per_example <= limit, most)
-
-
-def last_that(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number from 1 to ``most`` that fits, if all smaller ones do; 0 if 1 does not.
-
-    >>> last_that(lambda batch: batch <= 37, 1000), last_that(lambda batch: False, 9), last_that(lambda batch: True, 9)
-    (37, 0, 9)
-    """
-    low, high = 0, 1
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        sizes = range(1, most + 1)
+        return bisect.bisect_right(sizes, limit, key=lambda batch: small + (batch - batches[0]) * per_example)
