@@ -180,7 +180,11 @@ def step_lines(way: Way, facts: Facts) -> list[str]:
 
 
 def trials(way: Way, facts: Facts) -> list[Trial]:
-    found = [*workers(way), *fewer_bytes(way, facts)]
+    found = []
+    if (share := shown_share(way, DATA_WAIT)) >= LEAST:
+        found.append(Trial(share, f"more input workers: WORKERS=… (now {way.config.workers or 0} in all); gains at "
+                           f"most the data wait, {percent(way.share(DATA_WAIT))} of the step"))  # fmt: skip
+    found += fewer_bytes(way, facts)
     if (share := shown_share(way, IMBALANCE)) >= LEAST:
         found.append(Trial(share, "equal devices with nothing else on them (`bench doctor`): the slowest rank is "
                            f"waited for; gains at most {percent(way.share(IMBALANCE))} of the step"))  # fmt: skip
@@ -188,14 +192,6 @@ def trials(way: Way, facts: Facts) -> list[Trial]:
     found.append(Trial(None, f"`make sweep MODE={way.config.mode}{gpus}` measures its settings: what they gain cannot "
                        "be said beforehand"))  # fmt: skip
     return sorted(found, key=lambda trial: -1.0 if trial.gain is None else trial.gain, reverse=True)
-
-
-def workers(way: Way) -> list[Trial]:
-    share = shown_share(way, DATA_WAIT)
-    if share < LEAST:
-        return []
-    return [Trial(share, f"more input workers: WORKERS=… (now {way.config.workers or 0} in all); gains at most the "
-                  f"data wait, {percent(way.share(DATA_WAIT))} of the step")]  # fmt: skip
 
 
 def fewer_bytes(way: Way, facts: Facts) -> list[Trial]:

@@ -103,7 +103,7 @@ def test_exposed_communication_calls_for_compression_first():
 def test_a_wait_for_data_calls_for_workers_first():
     found = way("ddp", 100, parts={COMPUTATION: 0.3, EXPOSED: 0.2, DATA_WAIT: 0.5}, workers=2)
     assert tried(found)[:2] == ["more input workers", "COMPRESSION=fp16"]
-    (trial,) = answers.workers(found)
+    trial = answers.trials(found, Facts())[0]
     assert trial.gain == pytest.approx(0.5) and "now 2 in all" in trial.words and "50.0 % [" in trial.words
 
 
