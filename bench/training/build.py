@@ -44,13 +44,6 @@ class Data:
     epoch_images: int
 
 
-@dataclass(frozen=True)
-class Built:
-    trainer: Trainer
-    checkpoint: Checkpoint | None  # that the trainer resumes
-    notes: list[str]  # for the record
-
-
 def join(config: RunConfig, kept=None) -> Script:
     torch.set_num_threads(config.threads_per_process)
     mode = load_mode(config.mode)(config)
@@ -69,7 +62,8 @@ def load(config: RunConfig, script: Script, status: StatusWriter) -> Data:
     return Data(train_set, val_set, batches, script.epoch_images(len(train_set)))
 
 
-def build_trainer(config: RunConfig, script: Script, data: Data, status: StatusWriter, run_dir: Path) -> Built:
+def build_trainer(config: RunConfig, script: Script, data: Data, status: StatusWriter, run_dir: Path) -> tuple:
+    """(Trainer, Checkpoint | None that it resumes)."""
     notes, mode = [], script.mode
     checkpoint = resumed_from(config, mode, run_dir)
     model = build_model(config, script, data, notes.append, checkpoint)
@@ -80,7 +74,9 @@ def build_trainer(config: RunConfig, script: Script, data: Data, status: StatusW
     if several_devices and (held := getattr(data.train_set, "bytes_on_device", 0)):
         gib = held / 2**30
         notes.append(f"DATA={config.data} lies on the first device alone, and takes {gib:.2f} GiB of its memory")
-    return Built(Trainer(config, mode, model, optimizer, lr_of, status, run_dir, script), checkpoint, notes)
+    trainer = Trainer(config, mode, model, optimizer, lr_of, status, run_dir, script)
+    trainer.notes += notes
+    return trainer, checkpoint
 
 
 def resumed_from(config: RunConfig, mode: Mode, run_dir: Path) -> Checkpoint | None:
@@ -145,19 +141,18 @@ def require_room(config: RunConfig, mode: Mode, model: nn.Module) -> None:
                         f"{free / 2**30:.1f} GiB free for gradients: use a smaller model or fewer GPUS")  # fmt: skip
 
 
-def prepare_epochs(built: Built, data: Data) -> Epochs:
-    trainer = built.trainer
+def prepare_epochs(trainer: Trainer, checkpoint: Checkpoint | None, data: Data) -> Epochs:
     config, topology = trainer.config, trainer.mode.topology
     steps = len(data.train_set) // config.global_batch  # of an epoch, whole ones
     examples = training_batches(config, topology, data.train_set, steps, keep=False) if config.swa else ()
     epochs = Epochs(trainer, data.epoch_images, data.val_batches, examples)
-    if built.checkpoint:
-        epochs.resume(built.checkpoint)
+    if checkpoint:
+        epochs.resume(checkpoint)
     epochs.add_tracker(open_tracker(config.track, trainer.run_dir, to_dict(without_names(config)), topology.rank))
     if config.replicas:
         whole_val = validation_batches(config, topology, data.val_set, whole=True)
         once = training_batches(config, topology, data.train_set, steps)
         judge = functools.partial(judge_replica, trainer, whole_val)
         epochs.replicas = Replicas(trainer, epochs.ends()[-1] - trainer.step, judge, once)
-        epochs.notes.append(NOTE)
+        trainer.notes.append(NOTE)
     return epochs

@@ -41,7 +41,6 @@ class Epochs:
         self.metric, self.examples_are = trainer.workload.info.metrics[0], trainer.workload.info.batched
         self.rows = []  # one per epoch, as the record has them
         self.elapsed_before_s = 0.0  # in the runs that this one resumes
-        self.notes = []  # what a resumed run does differently from the one before
         self.rng = None  # the random numbers' state, to be put back when training begins
         self.tracker = self.replicas = None
 
@@ -199,7 +198,7 @@ class Epochs:
         best = checkpoint.best_of(path, self.rows, self.metric)
         if rank == 0 and best and best.parent != trainer.run_dir:  # until this run has a better one
             checkpoint.keep(best, trainer.run_dir / BEST)
-        self.notes += differences(state, self.config, trainer.mode.topology.world_size)
+        trainer.notes += differences(state, self.config, trainer.mode.topology.world_size)
 
     def put_back(self, state: dict, rank: int) -> None:
         trainer = self.trainer
@@ -217,7 +216,7 @@ class Epochs:
         if same:
             load_buffers(trainer.mode.unwrap(trainer.model), state["ranks"][rank]["buffers"])
         if trainer.averages:
-            self.notes += trainer.averages.load(state, same and state["ranks"][rank].get("averages"))
+            trainer.notes += trainer.averages.load(state, same and state["ranks"][rank].get("averages"))
         if same or rank == 0:
             self.rng = state["ranks"][rank]["rng"]
         if rank == 0:

@@ -118,6 +118,7 @@ class Trainer:
         self.progress = Progress(config, status, self.device, rank)
         self.step = self.skipped_steps = 0
         self.images_seen = 0  # over all processes
+        self.notes: list[str] = []  # for the record
         self.skipped_images = set()  # names of those that this process could not read
         self.loss_sum = torch.zeros((), device=self.device)  # of the epoch's steps that were not skipped
         self.loss_steps = 0  # how many those are

@@ -15,7 +15,8 @@ from bench.measure.timeline import PROFILED_STEPS
 from bench.observe.weights import hash_of, state_of
 from bench.record.write import write_evaluation, write_record
 from bench.training.averages import stored
-from bench.training.build import Built, Data
+from bench.training.build import Data
+from bench.training.checkpoint import Checkpoint
 from bench.training.epochs import Epochs
 from bench.training.examine import examine, profiled_steps
 from bench.training.loop import Trainer
@@ -110,8 +111,7 @@ class Timing:
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
-def evaluate(built: Built, data: Data) -> None:
-    trainer, checkpoint = built.trainer, built.checkpoint
+def evaluate(trainer: Trainer, checkpoint: Checkpoint | None, data: Data) -> None:
     config, mode = trainer.config, trainer.mode
     began = time.perf_counter()
     result = validate(trainer, data.val_batches)
@@ -119,10 +119,10 @@ def evaluate(built: Built, data: Data) -> None:
     if checkpoint and mode.replicated:
         result |= validate_averages(trainer, data.val_batches, stored(mode, trainer.model, checkpoint.state))
     elif checkpoint and any(name in checkpoint.state for name in AVERAGES):
-        built.notes.append(f"MODE={config.mode} shards the weights: the checkpoint's averages were not validated")
+        trainer.notes.append(f"MODE={config.mode} shards the weights: the checkpoint's averages were not validated")
     if mode.topology.rank == 0:
         facts = environment.collect_environment()
-        write_evaluation(trainer.run_dir, config, mode.topology, facts, result, seconds, built.notes)
+        write_evaluation(trainer.run_dir, config, mode.topology, facts, result, seconds, trainer.notes)
 
 
 def collect(trainer: Trainer, epochs: Epochs, data: Data, observer: Observer, measured: dict) -> list[dict]:

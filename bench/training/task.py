@@ -38,20 +38,20 @@ def train(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> 
     data = build.load(config, script, status)
     moments["data_ready"] = steady.now()
     status.phase("building the model")
-    built = build.build_trainer(config, script, data, status, run_dir)
+    trainer, checkpoint = build.build_trainer(config, script, data, status, run_dir)
     gc.freeze()  # the collector is on from here, and leaves alone what the imports made
     gc.enable()
 
     if config.evaluate:
-        measuring.evaluate(built, data)
+        measuring.evaluate(trainer, checkpoint, data)
     else:
-        epochs = build.prepare_epochs(built, data)
-        observer.start(built.trainer)
-        measured = measuring.measure(built.trainer, epochs, data.train_set, moments, observer)
+        epochs = build.prepare_epochs(trainer, checkpoint, data)
+        observer.start(trainer)
+        measured = measuring.measure(trainer, epochs, data.train_set, moments, observer)
         epochs.tracker.close()
         status.phase("collecting results")
-        measured |= {"moments": moments, "notes": [*built.notes, *epochs.notes]}
-        parts = measuring.collect(built.trainer, epochs, data, observer, measured)
-        measuring.write(built.trainer, epochs, parts, observer)
+        measured |= {"moments": moments, "notes": trainer.notes}
+        parts = measuring.collect(trainer, epochs, data, observer, measured)
+        measuring.write(trainer, epochs, parts, observer)
     status.phase("done")
     script.mode.close()
