@@ -62,20 +62,14 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
     steps = config.warmup_steps + config.timed_steps
     epochs = config.epochs or steps * config.global_batch / num_images
     warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
-    if warmup > epochs * num_images:
-        raise UserError("LR_WARMUP_STEPS is longer than the run: the learning rate would never get to LR")
     schedule, drops = parse_schedule(config.schedule)
+    if warmup > epochs * num_images or (schedule == "cosine" and warmup == epochs * num_images):
+        raise UserError(f"LR_WARMUP_STEPS leaves nothing of the run for SCHEDULE={config.schedule}: use fewer")
     lr = scaled_lr(config.lr, config.global_batch, config.lr_batch)
-    lr_of = functools.partial(
+    return functools.partial(
         learning_rate, lr=lr, images_per_epoch=num_images, epochs=epochs, schedule=schedule, drops=drops,
         schedule_epochs=config.schedule_epochs, schedule_factor=config.schedule_factor, lr_warmup_images=warmup,
     )  # fmt: skip
-    try:
-        lr_of(0)
-    except ValueError as error:
-        hint = "use a shorter LR_WARMUP_STEPS or LR_WARMUP_EPOCHS"
-        raise UserError(f"SCHEDULE={config.schedule}: {error}: {hint}") from None
-    return lr_of
 
 
 def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
