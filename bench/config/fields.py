@@ -11,8 +11,8 @@ LONGEST = 10_000  # letters of a value that somebody gives
 
 
 def option(
-    default, help="", flag=None, choices=None, minimum=None, exclusive_minimum=None, path=False, trains=False,
-    within=None, plain=None, variable=None,
+    default, help="", flag=None, choices=None, minimum=None, exclusive_minimum=None, maximum=None, path=False,
+    trains=False, within=None, plain=None, variable=None,
 ):  # fmt: skip
     """A field of a section. None is always allowed.
 
@@ -22,7 +22,7 @@ def option(
     where the option is not given.
     """
     meta = {"help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
-    meta |= {"path": path, "trains": trains, "within": within, "plain": plain, "variable": variable}
+    meta |= {"max": maximum, "path": path, "trains": trains, "within": within, "plain": plain, "variable": variable}
     return field(default=default, metadata=meta)
 
 
@@ -53,6 +53,8 @@ def check_value(f: dataclasses.Field, value) -> None:
         raise UserError(f"{name}={value} is too small: at least {meta['min']}")
     if meta["above"] is not None and not value > meta["above"]:
         raise UserError(f"{name}={value} must be above {meta['above']}")
+    if meta["max"] is not None and value > meta["max"]:
+        raise UserError(f"{name}={value} is too large: at most {meta['max']}")
     if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
         raise UserError(f"{name}={value} is not a finite number")
     if isinstance(value, int | float) and abs(value) > (LARGEST if isinstance(value, float) else LARGEST_WHOLE):

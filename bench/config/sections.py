@@ -24,6 +24,7 @@ DEVICES = ("auto", "cpu", "cuda")
 DECODES = ("cpu", "cuda", "auto")
 AVERAGES = ("ema", "swa")  # of the weights, kept beside those that are trained
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
+MOST_STEPS = 2**31 - 1
 CACHE = "~/.cache/data-parallel-bench/data"
 
 # fmt: off
@@ -41,7 +42,7 @@ class Model:
     norm: str = option("batch", "'group': group norm of up to 8 groups, each image for itself; 'none': every batch "
         "norm becomes a scale and a shift; 'sync': over the global batch", choices=NORMS)
     bn_momentum: float | None = option(None, "momentum of batch norm's running statistics: the newest batch's share "
-        "(0.1)", exclusive_minimum=0)
+        "(0.1)", exclusive_minimum=0, maximum=1)
     pretrained: str | None = option(None, "start from these weights: a file, one key of it as in a.pt#ema, or "
         "'torchvision'", path=True)
     freeze: str | None = option(None, "do not train parameters of these names, as in conv1*,layer1*")
@@ -202,8 +203,10 @@ class Injected:
 class Measuring:
     """What is measured and recorded."""
 
-    warmup_steps: int | None = option(None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0)
-    timed_steps: int | None = option(None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1)
+    warmup_steps: int | None = option(None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0,
+        maximum=MOST_STEPS)
+    timed_steps: int | None = option(None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1,
+        maximum=MOST_STEPS)
     val_batch: int | None = option(None, "images per device per forward pass of a validation (BATCH)", minimum=1,
         trains=True)
     profile: bool = option(False, "torch.profiler around one more step: its timeline goes into the record; of one "
@@ -219,7 +222,7 @@ class Measuring:
 class Resources:
     """What this machine gives to the run, and for how long."""
 
-    threads: int | None = option(None, "CPU threads in TOTAL (default: the usable cores)", minimum=1)
+    threads: int | None = option(None, "CPU threads in TOTAL (default: the usable cores)", minimum=1, maximum=4096)
     timeout: float = option(900.0, "seconds without progress after which the run is ended", exclusive_minimum=0)
     allow_slow: bool = option(False, "run a precision for which this CPU has no instructions (6 to 40 times slower)")
     gpu_ids: str | None = option(None, "the GPUs that GPUS names, as in 0,1 or 3, or UUIDs", flag="gpus",
