@@ -28,6 +28,10 @@ def has_files(c) -> bool:
     return c.data is None or data_sets.info_of(c.data).path
 
 
+def equal_weights(c) -> bool:
+    return "weights" not in MODES[c.mode].shards and MODES[c.mode].same_update
+
+
 def periodic(c) -> bool:
     return parse_schedule(c.schedule)[0] in PERIODIC
 
@@ -36,6 +40,10 @@ def periodic(c) -> bool:
 # Options -> whether they have an effect, what they need, and the option that decides it.
 NEEDS = {
     "lr_warmup_epochs checkpoint checkpoint_steps ema swa keep replicas target": (lambda c: c.epochs, "EPOCHS", ""),
+    "epochs evaluate": (lambda c: not MODES[c.mode].baseline, "a mode that trains a model", "mode"),
+    "ema swa replicas": (equal_weights, "equal weights on every rank, as with MODE=ddp", "mode"),
+    "ema": (lambda c: c.ema < 1, "a value below 1, as in 0.999", ""),
+    "swa": (lambda c: c.swa <= c.epochs, "as many EPOCHS", "epochs"),
     "val_batch resume": (lambda c: c.epochs or c.evaluate, "EPOCHS or EVALUATE=1", ""),
     "evaluate": (lambda c: c.resume or c.pretrained, "RESUME or PRETRAINED", ""),
     "nesterov": (lambda c: c.optimizer == "sgd" and c.momentum, "OPTIMIZER=sgd and MOMENTUM above 0", ""),
@@ -47,6 +55,12 @@ NEEDS = {
     "image_size augment channels_last": (lambda c: workload(c) == "images", "DATA of images", "data"),
     "context": (lambda c: c.data in (None, "stdlib"), "DATA=stdlib", "data"),
     "layers width heads": (lambda c: (c.model or GPT) == GPT and workload(c) == "text", "MODEL=gpt", "model"),
+    "share_gpu": (lambda c: not MODES[c.mode].one_process, "a mode of several processes", "mode"),
+    "dist_url": (lambda c: "torchrun" in MODES[c.mode].launchers, "a mode of torch.distributed", "mode"),
+    "numa_binding": (lambda c: c.launcher != "spawn", "LAUNCHER=torchrun", "launcher"),
+    "adasum": (lambda c: c.launcher != "horovodrun", "MPI, so LAUNCHER=mpirun", "launcher"),
+    "param_dtype": (lambda c: c.precision in (None, c.param_dtype), "the same PRECISION", "precision"),
+    "copy_to": (lambda c: data_kind(c.copy_to)[0] == "url", "a URL such as s3://BUCKET/PREFIX", ""),
     "restarts": (lambda c: c.elastic, "ELASTIC", ""),
     "remote iface": (lambda c: c.hosts, "HOSTS", ""),
 }
@@ -169,30 +183,17 @@ def training(c) -> Iterator[str]:
     info = MODES[c.mode]
     if parse_schedule(c.schedule)[1] and is_given(c, "schedule_epochs"):
         yield f"SCHEDULE={c.schedule} names its epochs: leave SCHEDULE_EPOCHS out"
-    if (c.epochs or c.evaluate) and info.baseline:
-        yield f"MODE={c.mode} is a bound on speed and trains no model: leave EPOCHS and EVALUATE out"
     for name in filter(lambda name: is_given(c, name), ("checkpoint_steps", "keep")):
         if c.checkpoint is False:
             yield f"CHECKPOINT=0 and {said(c, name)} exclude each other: leave one of them out"
-    if c.ema and c.ema >= 1:
-        yield f"EMA={c.ema:g} is the average's share in each step: below 1, as in 0.999"
-    if c.swa and c.swa > c.epochs:
-        yield f"SWA={c.swa} is the first epoch that is averaged, and EPOCHS={c.epochs} ends before it"
     if c.keep is not None:
         parse_keep(c.keep)
     if c.target is not None and c.target > 1 and workload(c) == "images":
         yield f"TARGET={c.target:g}: write an accuracy between 0 and 1, as in 0.98"
-    if c.copy_to and data_kind(c.copy_to)[0] != "url":
-        yield f"COPY_TO={c.copy_to} is not a URL: write one as s3://BUCKET/PREFIX"
     if c.norm == "sync" and not info.sync_norm:
         yield f"MODE={c.mode} has no NORM=sync: its replicas cannot talk inside a forward pass; use ddp or horovod"
-    if c.param_dtype and c.precision not in (None, c.param_dtype):
-        yield f"PARAM_DTYPE={c.param_dtype} excludes PRECISION={c.precision}: use PRECISION={c.param_dtype}"
     if c.compile and info.no_compile:
         yield f"MODE={c.mode} has no COMPILE=1: {info.no_compile}; use ddp or horovod"
-    if ("weights" in info.shards or not info.same_update) and (c.ema or c.swa or c.replicas):
-        what = "shards the weights over the ranks" if info.shards else "trains different weights on each rank"
-        yield f"MODE={c.mode} {what}: leave EMA, SWA and REPLICAS out, or use ddp"
     if not c.sync and c.norm == "sync":
         yield "SYNC=0 exchanges nothing, and NORM=sync sums over all ranks: leave one of them out"
     if c.precision == "fp16" and c.compression == "powersgd":
@@ -234,16 +235,8 @@ def launcher(c) -> Iterator[str]:
     allowed, url = MODES[c.mode].launchers, c.dist_url
     if c.launcher != "auto" and c.launcher not in allowed:
         yield f"LAUNCHER={c.launcher} cannot start MODE={c.mode}: use {' or '.join(allowed)}"
-    if c.share_gpu and MODES[c.mode].one_process:
-        yield f"SHARE_GPU=1 is for modes of several processes, and MODE={c.mode} is one: leave it out"
-    if c.adasum and c.launcher == "horovodrun":
-        yield "ADASUM=1 needs MPI, and horovodrun's ranks talk Gloo: leave LAUNCHER out, or use LAUNCHER=mpirun"
-    if c.numa_binding and c.launcher == "spawn":
-        yield "NUMA_BINDING=1 is torchrun's: leave LAUNCHER=spawn out"
     if url is None:
         return
-    if "torchrun" not in allowed:
-        yield f"DIST_URL is for modes that rendezvous through torch.distributed, not MODE={c.mode}"
     if not re.fullmatch(r"tcp://[^:/]+:\d+|file:///.+", url):
         yield f"DIST_URL={url}: write tcp://HOST:PORT or file:///PATH"
     if url.startswith("tcp:") and not 0 < int(url.rpartition(":")[2]) < 65536:
