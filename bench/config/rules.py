@@ -32,6 +32,11 @@ def equal_weights(c) -> bool:
     return "weights" not in MODES[c.mode].shards and MODES[c.mode].same_update
 
 
+def trains_alike(c) -> bool:
+    info = MODES[c.mode]
+    return c.sync and not info.baseline and not info.shards and info.same_update
+
+
 def periodic(c) -> bool:
     return parse_schedule(c.schedule)[0] in PERIODIC
 
@@ -61,6 +66,8 @@ NEEDS = {
     "adasum": (lambda c: c.launcher != "horovodrun", "MPI, so LAUNCHER=mpirun", "launcher"),
     "param_dtype": (lambda c: c.precision in (None, c.param_dtype), "the same PRECISION", "precision"),
     "copy_to": (lambda c: data_kind(c.copy_to)[0] == "url", "a URL such as s3://BUCKET/PREFIX", ""),
+    "mistake": (trains_alike, "every rank to train alike (MODE=ddp or horovod, SYNC=1)", ""),
+    "elastic": (lambda c: MODES[c.mode].elastic, "MODE=ddp or horovod", "mode"),
     "restarts": (lambda c: c.elastic, "ELASTIC", ""),
     "remote iface": (lambda c: c.hosts, "HOSTS", ""),
 }
@@ -203,13 +210,7 @@ def training(c) -> Iterator[str]:
 
 
 def mistake(c) -> Iterator[str]:
-    if c.mistake == "none":
-        return
-    if MODES[c.mode].baseline or not c.sync:
-        yield f"MISTAKE={c.mistake} is made in a training: use MODE=ddp or horovod, and SYNC=1"
-    if MODES[c.mode].shards or not MODES[c.mode].same_update:
-        yield f"MISTAKE={c.mistake} is made where every rank holds all: use MODE=ddp or horovod"
-    for requirement in mistakes.MISTAKES[c.mistake].requires:
+    for requirement in mistakes.MISTAKES[c.mistake].requires if c.mistake != "none" else ():
         if not requirement.met(c):
             yield f"MISTAKE={c.mistake} needs {requirement.words}"
 
@@ -218,9 +219,6 @@ def elastic(c) -> Iterator[str]:
     words = f"ELASTIC={c.elastic}"
     if not c.elastic:
         return
-    if not MODES[c.mode].elastic:
-        able = " or ".join(name for name, info in MODES.items() if info.elastic)
-        yield f"{words} goes on when a rank is lost, and MODE={c.mode} cannot: use MODE={able}"
     if c.elastic > c.num_devices:
         yield f"{words} is the least number of devices, and GPUS={c.num_devices} the most: use 1 to {c.num_devices}"
     if c.label.study or c.label.suite:

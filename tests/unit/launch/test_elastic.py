@@ -186,7 +186,7 @@ def test_interruptions_have_a_limit(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mode": "dp"}, "MODE=dp cannot: use MODE=ddp or horovod"),
+        ({"mode": "dp"}, "needs MODE=ddp or horovod, not MODE=dp"),
         ({"elastic": 3}, "GPUS=2 the most"),
         ({"epochs": 0}, "give EPOCHS"),
         ({"checkpoint": False}, "leave CHECKPOINT=0 out"),

@@ -170,7 +170,7 @@ REFUSED = {
     "lr-not-scaled": ({"lr_batch": 20}, "another global batch"),
     "strict-false": ({}, "PRETRAINED"),
     "gradient-sum": ({"compression": "fp16"}, "COMPRESSION"),
-    "lost-remainder": ({"resume": "somewhere"}, "leave RESUME"),
+    "lost-remainder": ({"resume": "somewhere"}, "RESUME=somewhere exclude"),
 }
 
 
@@ -184,7 +184,7 @@ def test_a_mistake_that_cannot_be_made_is_refused_in_a_line(name):
 
 @pytest.mark.parametrize("options", [{"mode": "independent"}, {"sync": False}])
 def test_a_bound_makes_no_mistakes(options):
-    with pytest.raises(UserError, match="is made in a training"):
+    with pytest.raises(UserError, match="needs every rank to train alike"):
         script("gradient-sum", epochs=0, **options)
 
 
