@@ -12,11 +12,7 @@ TOP1 = WORKLOADS["images"].metrics[0]
 
 
 def margin_words(metric: Metric = TOP1) -> str:
-    """The margin as it is printed before the runs and with every verdict.
-
-    >>> margin_words(), margin_words(WORKLOADS["text"].metrics[0])
-    ('±1 percentage point of top-1', '±0.05 bits per byte')
-    """
+    """As it is printed before the runs and with every verdict: '±1 percentage point of top-1', '±0.05 bits per byte'."""
     one = metric.points.replace("points", "point", 1) if metric.margin == 1 else metric.points
     return f"±{metric.margin:g} {one}"
 
@@ -67,11 +63,7 @@ def unit_of(metric: Metric) -> str:
 
 
 def verdict_of(found: stats.Equivalence, metric: Metric = TOP1) -> str:
-    """The word, with its unit.
-
-    >>> verdict_of(stats.equivalence([0.1, -0.2, 0.0, 0.1], 1)), verdict_of(stats.equivalence([2, 3, 2.5], 1))
-    ('equivalent within ±1 point', 'different')
-    """
+    """The word, with its unit: 'equivalent within ±1 point', 'different'."""
     unit = "point" if metric.percent and found.margin == 1 else unit_of(metric)
     return f"{found.verdict} {unit}" if found.equivalent else found.verdict
 

@@ -135,11 +135,7 @@ def draw_span(axes, y: int, lane: str, span: dict, number: int) -> None:
 
 
 def label_of(span: dict) -> str:
-    """What is written on a span of communication.
-
-    >>> label_of({"name": "bucket 1", "bytes": 26494976}), label_of({"name": "buffers", "bytes": None})
-    ('1: 25 MiB', 'buffers')
-    """
+    """What is written on a span of communication: '1: 25 MiB', or 'buffers' without a size."""
     number = span["name"].rpartition(" ")[2]
     return number if span["bytes"] is None else f"{number}: {span['bytes'] / 2**20:.2g} MiB"
 

@@ -107,11 +107,9 @@ def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:
     """About how many rounds, more than these, would give a verdict if d kept its mean and its deviation.
 
     With e = |mean of d|, m = log(1 + tie_margin), s the standard deviation of d and t the quantile for N - 1 degrees of
-    freedom, N rounds have a standard error of s / sqrt(N) and a half-width of t s / sqrt(N). The interval excludes a
-    ratio of 1 once the half-width is below e, and is inside the margin once it is at most m - e, whichever is first.
-    The centre will be off by chance, so one standard error is left for that: N is the smallest with
-    (t + 1) s / sqrt(N) <= max(e, m - e). Were e and s the truth, a difference would then be found in about 84 % of
-    trials and a tie in about 68 %. From few rounds both are poor estimates, and so is N.
+    freedom, the half-width t s / sqrt(N) excludes a ratio of 1 below e, and is inside the margin at most at m - e. One
+    standard error is left for a centre that is off by chance: N is the smallest with (t + 1) s / sqrt(N) <=
+    max(e, m - e). Were e and s the truth, a difference would be found in about 84 % of trials and a tie in about 68 %.
 
     >>> rounds_needed([-0.05, 0.05, -0.05, 0.05], tie_margin=0.02, confidence=0.95)
     77
@@ -148,11 +146,8 @@ def sign_flip_p(d: list[float]) -> float:
 
 
 def student_p(d: list[float], tie_margin: float) -> tuple[float, float]:
-    """The p values of the t interval's two claims: of a difference, where ``d`` has mean 0; of a tie, where its mean is
-    log(1 + tie_margin) away from 0.
-
-    Each is below 1 - confidence exactly where the interval excludes 0, or is inside the margin; one round claims
-    nothing. A tie is twice the larger of its two one-sided p values, since both ends of the interval must be inside.
+    """The p values of the t interval's two claims: of a difference, and of a tie (twice the larger of its two one-sided
+    p values). Each is below 1 - confidence exactly where the interval excludes 0, or is inside the margin.
 
     >>> student_p([0.05], 0.02), student_p([0.001, 0.001], 0.02), student_p([0.05, 0.05], 0.02)
     ((1.0, 1.0), (0.0, 0.0), (0.0, 1.0))
@@ -176,10 +171,9 @@ def tost_p(mean: float, error: float, df: int, margin: float) -> float:
 def hold_together(found: list[Comparison]) -> list[bool]:
     """Which verdicts are still significant when all these comparisons are judged together.
 
-    The differences by Holm's method over all the tests of "no difference", and the ties by Holm's method over all the
-    tests of a tie: of tables like this at most 5 % have any false difference, and at most 5 % any false tie. The two
-    are not mixed into one: a pair that is shown to be a tie may still be exactly equal, and would have made room for a
-    false difference of another.
+    By Holm's method over all the tests of "no difference", and again over all the tests of a tie: of tables like this
+    at most 5 % have any false difference, and at most 5 % any false tie. The two are not mixed: a pair that is shown to
+    be a tie may still be exactly equal, and would have made room for a false difference of another.
     """
     differences = formulas.holm([each.p_difference for each in found])
     ties = formulas.holm([each.p_tie for each in found])

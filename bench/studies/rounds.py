@@ -21,8 +21,7 @@ from bench.record.disturbance import in_words, worst
 from bench.record.read import load
 from bench.record.view import Record
 from bench.studies.base import LOOKS, Plan
-from bench.studies.prepare import throughput
-from bench.studies.programs import in_passes, own_seed, passes_in_words
+from bench.studies.programs import in_passes, own_seed, passes_in_words, throughput
 
 SAID_FROM_S = 90.0  # how long a suite has to take for its length to be said when it has begun
 

@@ -143,8 +143,7 @@ def load(config, device, kind, folder):
 import dataclasses
 
 from bench.studies.base import Plan, Study
-from bench.studies.prepare import prepare
-from bench.studies.programs import even_threads, in_mode
+from bench.studies.programs import even_threads, in_mode, prepare
 
 
 def plans(console, asked, flags):

@@ -29,8 +29,7 @@ from bench.record.read import find_records
 from bench.record.view import Record
 from bench.studies.base import Flags, Plan
 from bench.studies.compare.study import COMPARE
-from bench.studies.prepare import prepare
-from bench.studies.programs import in_mode
+from bench.studies.programs import in_mode, prepare
 from tests.records import suite_records
 
 ARMS = ("first", "second")

@@ -12,7 +12,7 @@ from bench.launch.devices import choose_device, remarks
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.measure import node
-from bench.studies.prepare import unavailable
+from bench.studies.programs import unavailable
 from bench.studies.rounds import new_suite
 from bench.tasks.network import plan as plans
 from bench.tasks.network import result

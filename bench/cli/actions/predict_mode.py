@@ -22,8 +22,7 @@ from bench.record.read import find_records
 from bench.report.advice import facts_of
 from bench.studies.base import Flags
 from bench.studies.compare.study import COMPARE
-from bench.studies.prepare import prepare, refuse
-from bench.studies.programs import in_mode
+from bench.studies.programs import in_mode, prepare, refuse
 from bench.tasks.network.record import find as find_networks
 
 ROUNDS = 3

@@ -7,8 +7,15 @@ from bench.analysis.equivalence import margin_words
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, last_accuracy, prepare_training
-from bench.studies.programs import MODES_FLAG, even_threads, in_mode, modes_of
+from bench.studies.programs import (
+    MODES_FLAG,
+    available,
+    even_threads,
+    in_mode,
+    last_accuracy,
+    modes_of,
+    prepare_training,
+)
 
 OF_THE_SEED = ("seed", "images of the first steps", "initial weights")  # facts that are another in every round
 RULES = Rules(by_round=OF_THE_SEED)

@@ -97,9 +97,6 @@ def phases_of(step_time_s: list[float], data_wait_s: list[float], phase_time_s: 
     The wait for data is cut to what the timed phases leave of the step. On a CPU it always fits; on a GPU the host
     waits while the device still computes, and the same time would be in two phases.
 
-    >>> found = phases_of([1.0, 2.0], [0.1, 0.1], {"forward": [0.3, 0.5]})
-    >>> {name: round(value, 3) for name, value in found.items() if value}
-    {'data wait': 0.1, 'forward': 0.4, 'other': 1.0}
     >>> found = phases_of([1.0, 2.0], [1.4, 1.4], {"forward": [0.3, 0.5]})
     >>> {name: round(value, 3) for name, value in found.items() if value}
     {'data wait': 1.1, 'forward': 0.4}
@@ -133,11 +130,6 @@ def parts_ms(record: Record) -> dict[str, float]:
 
 
 def parts_words(parts: dict[str, float]) -> str:
-    """The parts one by one; one that was not seen says so.
-
-    >>> parts_words({"scatter": 0.5, "gather": 12.34})
-    'scatter 0.5 ms, replicate not seen, gather 12.3 ms'
-    """
     return ", ".join(
         f"{name} {style.number(parts[name])} ms" if name in parts else f"{name} not seen" for name in COPIES
     )
@@ -251,11 +243,7 @@ def timeline_words(record: Record) -> str:
 
 
 def sharded_words(spans: list[dict]) -> list[str]:
-    """What a rank receives of weights and sends of gradients in all, of a mode that shards.
-
-    >>> sharded_words([{"lane": "communication", "name": f"gather {i}", "bytes": 2**20} for i in range(3)])
-    ['gather: 3 MiB in all']
-    """
+    """What a rank receives of weights and sends of gradients, of a mode that shards: ['gather: 3 MiB in all']."""
     sent = {}
     for span in spans:
         kind = span["name"].partition(" ")[0]

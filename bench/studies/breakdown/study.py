@@ -7,8 +7,7 @@ from bench.analysis.certificate import Rules, options
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import prepare_modes, refuse
-from bench.studies.programs import MODES_FLAG, even_threads, in_mode, modes_of, profiled
+from bench.studies.programs import MODES_FLAG, even_threads, in_mode, modes_of, prepare_modes, profiled, refuse
 
 RULES = Rules({"gradient": ("a run without exchange shows what the exchange costs", options("sync"))})
 

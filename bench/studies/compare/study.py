@@ -11,8 +11,7 @@ from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.launch.engines import lacking
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import prepare_modes, refuse
-from bench.studies.programs import bounds_of, even_threads, in_mode, label_of
+from bench.studies.programs import bounds_of, even_threads, in_mode, label_of, prepare_modes, refuse
 from bench.studies.replay import study as replay
 
 STUDIED = "the programs were chosen to differ in it"
@@ -55,8 +54,8 @@ def chosen(config: RunConfig, modes: list[str], wanted: list[tuple[str, dict]]) 
 def read_programs(text: str) -> list[tuple[str, dict]]:
     """MODES: modes with commas between, each with options of its backend. Raises UserError for anything else.
 
-    >>> read_programs("ddp,ddp:COMPRESSION=fp16,horovod:FUSION_MB=16:OVERLAP=0")
-    [('ddp', {}), ('ddp', {'compression': 'fp16'}), ('horovod', {'fusion_mb': 16.0, 'overlap': False})]
+    >>> read_programs("ddp,horovod:FUSION_MB=16:OVERLAP=0")
+    [('ddp', {}), ('horovod', {'fusion_mb': 16.0, 'overlap': False})]
     """
     found = []
     for words in text.split(","):

@@ -9,8 +9,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import prepare
-from bench.studies.programs import label_of
+from bench.studies.programs import label_of, prepare
 
 COMPILE_NOTE = (
     "torch.compile works during the first untimed step, a minute on a small CPU, and later rounds find its work in a "

@@ -15,7 +15,7 @@ from bench.errors import UserError
 from bench.mistakes import MISTAKES, Mistake
 from bench.record.view import Record
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, last_accuracy, prepare, refuse, throughput
+from bench.studies.programs import available, last_accuracy, prepare, refuse, throughput
 
 VARIANTS = ("right", "wrong")
 ALWAYS = {"watch": True, "checkpoint": False, "baselines": False}

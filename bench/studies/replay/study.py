@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from bench.config.options import UNSET, RunConfig
 from bench.errors import UserError
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, prepare, refuse
-from bench.studies.programs import even_threads, in_mode
+from bench.studies.programs import available, even_threads, in_mode, prepare, refuse
 
 VARIANTS = ("base", "fair", "unfair")
 

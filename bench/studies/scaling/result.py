@@ -92,11 +92,7 @@ def draw(result):
 
 
 def aside(lines: dict, mode: str, count: int) -> float:
-    """By how many dodges a mode is shifted where others have the same number of devices.
-
-    >>> aside({"dp": {2: ""}, "ddp": {2: ""}}, "ddp", 2), aside({"single": {1: ""}, "dp": {2: ""}}, "single", 1)
-    (0.5, 0.0)
-    """
+    """By how many dodges a mode is shifted where others have the same number of devices."""
     there = [name for name, points in lines.items() if count in points]
     return there.index(mode) - (len(there) - 1) / 2
 

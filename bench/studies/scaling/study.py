@@ -10,8 +10,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import prepare_modes, refuse
-from bench.studies.programs import MODES_FLAG, bounds_of, in_mode, modes_of
+from bench.studies.programs import MODES_FLAG, bounds_of, in_mode, modes_of, prepare_modes, refuse
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
@@ -43,11 +42,7 @@ def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool
 
 
 def device_counts(most: int, hosts: str | None = None) -> list[int]:
-    """Powers of two up to ``most``, and ``most`` itself; of HOSTS those that can be had.
-
-    >>> device_counts(6), device_counts(6, "a:3,b:3")
-    ([1, 2, 4, 6], [1, 2, 6])
-    """
+    """Powers of two up to ``most``, and ``most`` itself: [1, 2, 4, 6]; of HOSTS those that are available."""
     counts = {2**k for k in range(most.bit_length()) if 2**k <= most} | {most}
     return sorted(n for n in counts if not hosts or n in possible(parse(hosts)))
 

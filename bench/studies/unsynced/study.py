@@ -13,8 +13,7 @@ from bench.errors import UserError
 from bench.record.view import Record
 from bench.studies.accuracy.study import OF_THE_SEED
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, prepare_training, refuse
-from bench.studies.programs import even_threads, in_mode
+from bench.studies.programs import available, even_threads, in_mode, prepare_training, refuse
 
 MAIN = "rank 0"  # the model that a checkpoint holds
 SETS = ("init_sync", "broadcast_buffers", "mistake", "watch", "sync")

@@ -31,7 +31,7 @@ from bench.launch.node import Node, Placement
 from bench.measure import nccl, steady
 from bench.process.guard import LAUNCHER_PID, error_path
 from bench.process.heartbeat import LAYOUT, NO_WINDOW, PHASES, status_path
-from bench.studies.prepare import available
+from bench.studies.programs import available
 from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,6 @@ from bench.cli.actions.studies import flags_of
 from bench.config.command_line import from_arguments
 from bench.config.options import FIELDS, RunConfig, to_dict
 from bench.record.view import Record
-from bench.studies import prepare
 from bench.studies.programs import own_seed
 from bench.studies.registry import STUDIES, study_of
 from tests import records
@@ -48,7 +47,7 @@ ASKED = {
 @pytest.fixture(autouse=True)
 def every_mode_is_installed(monkeypatch):
     found = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: name))
-    monkeypatch.setattr(prepare, "importlib", found)
+    monkeypatch.setattr("bench.studies.programs.importlib", found)
 
 
 def plans_of(line: str) -> dict[str, tuple]:

@@ -216,7 +216,7 @@ def test_the_command_goes_on_until_there_are_verdicts(tmp_path, monkeypatch, cap
 
     monkeypatch.setattr(rounds, "run_one", made_up)
     monkeypatch.setattr("bench.studies.compare.study.bounds_of", lambda config: [])
-    monkeypatch.setattr("bench.studies.prepare.available", lambda *asked: ["single", "dp", "ddp", "horovod"])
+    monkeypatch.setattr("bench.studies.programs.available", lambda *asked: ["single", "dp", "ddp", "horovod"])
     code = main(["compare", "--gpus=2", "--device=cpu", "--rounds=auto", "--max-minutes=5", f"--out={tmp_path}"])
     said = " ".join(capsys.readouterr().out.split())
     assert code == 0
