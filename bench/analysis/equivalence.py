@@ -12,7 +12,7 @@ TOP1 = WORKLOADS["images"].metrics[0]
 
 
 def margin_words(metric: Metric = TOP1) -> str:
-    """As it is printed before the runs and with every verdict: '±1 percentage point of top-1', '±0.05 bits per byte'."""
+    """As it is printed before the runs and with every verdict: '±1 percentage point of top-1'."""
     one = metric.points.replace("points", "point", 1) if metric.margin == 1 else metric.points
     return f"±{metric.margin:g} {one}"
 

@@ -130,6 +130,10 @@ def parts_ms(record: Record) -> dict[str, float]:
 
 
 def parts_words(parts: dict[str, float]) -> str:
+    """
+    >>> parts_words({"scatter": 0.5, "gather": 12.34})
+    'scatter 0.5 ms, replicate not seen, gather 12.3 ms'
+    """
     return ", ".join(
         f"{name} {style.number(parts[name])} ms" if name in parts else f"{name} not seen" for name in COPIES
     )

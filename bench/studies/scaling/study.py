@@ -42,7 +42,11 @@ def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool
 
 
 def device_counts(most: int, hosts: str | None = None) -> list[int]:
-    """Powers of two up to ``most``, and ``most`` itself: [1, 2, 4, 6]; of HOSTS those that are available."""
+    """Powers of two up to ``most``, and ``most`` itself; of HOSTS those that are available.
+
+    >>> device_counts(6), device_counts(6, "a:3,b:3")
+    ([1, 2, 4, 6], [1, 2, 6])
+    """
     counts = {2**k for k in range(most.bit_length()) if 2**k <= most} | {most}
     return sorted(n for n in counts if not hosts or n in possible(parse(hosts)))
 
