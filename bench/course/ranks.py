@@ -20,7 +20,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.course.start import IDLE_S
@@ -85,32 +85,24 @@ def run_on_ranks(
         run_dir = Path(folder)
         output = RankOutput(run_dir, num_ranks, quiet, files)
         (run_dir / "call").write_bytes(call)
+        warm = LINUX and ipython() is not None and engine != "horovod" and free.acquire(blocking=False)
+        node = (WarmNode if warm else Node)(Placement(range(num_ranks)), run_dir)
         try:
-            with node_for(engine, num_ranks, run_dir) as node:
-                command, environment = start_command(engine, run_dir, num_ranks, timeout)
-                supervise.run(
-                    [node], lambda node: node.start(command, environment), run_dir, timeout, output.show,
-                    starting=STARTING_S,
-                )  # fmt: skip
+            command, environment = start_command(engine, run_dir, num_ranks, timeout)
+            supervise.run(
+                [node], lambda node: node.start(command, environment), run_dir, timeout, output.show,
+                starting=STARTING_S,
+            )  # fmt: skip
             output.finish()
         except UserError:
             output.finish()
             raise
         except RunFailed as error:
             raise failure_of(error, output, run_dir, num_ranks) from None
+        finally:
+            if warm:
+                free.release()
         return [read_result(run_dir, rank) for rank in range(num_ranks)]
-
-
-@contextlib.contextmanager
-def node_for(engine: str, num_ranks: int, run_dir: Path) -> Iterator[Node]:
-    """The node that starts the ranks: from the preloaded process if it is free, or else as new programs."""
-    placement = Placement(range(num_ranks))
-    warm = LINUX and ipython() is not None and engine != "horovod" and free.acquire(blocking=False)
-    try:
-        yield (WarmNode if warm else Node)(placement, run_dir)
-    finally:
-        if warm:
-            free.release()
 
 
 def start_command(engine: str, run_dir: Path, num_ranks: int, timeout: float) -> tuple[list[str], dict[str, str]]:

@@ -8,6 +8,7 @@ RUN_DIR            one rank, which the environment names
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -104,8 +105,7 @@ def live(run_dir: Path, rank: int) -> None:
         function, arguments, engine, sources = pickle.loads((run_dir / "call").read_bytes())
         for name, lines in sources.items():  # so that a traceback shows the cell's lines
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-        join, leave = ENGINES[engine]
-        join()
+        join(engine)
         gc.freeze()
         gc.enable()
         guard.status.phase("running")
@@ -116,40 +116,31 @@ def live(run_dir: Path, rank: int) -> None:
         except Exception as error:
             kind = type(result).__name__
             raise UserError(f"what the function returns ({kind}) cannot be sent back: {error}") from None
-        leave()
+        leave(engine)
 
 
-def join_torch() -> None:
-    import torch.distributed as dist
+def join(engine: str) -> None:
+    if engine == "torch":
+        import torch.distributed as dist
 
-    dist.init_process_group()
+        dist.init_process_group()
+    elif engine == "horovod":
+        import horovod.torch as hvd
 
-
-def leave_torch() -> None:
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.barrier()  # rank 0's store must not end while another rank uses it
-        dist.destroy_process_group()
+        hvd.init()
 
 
-def join_horovod() -> None:
-    import horovod.torch as hvd
+def leave(engine: str) -> None:
+    if engine == "torch":
+        import torch.distributed as dist
 
-    hvd.init()
+        if dist.is_initialized():
+            dist.barrier()  # rank 0's store must not end while another rank uses it
+            dist.destroy_process_group()
+    elif engine == "horovod":
+        import horovod.torch as hvd
 
-
-def leave_horovod() -> None:
-    import horovod.torch as hvd
-
-    hvd.shutdown()
-
-
-ENGINES = {
-    "torch": (join_torch, leave_torch),
-    "horovod": (join_horovod, leave_horovod),
-    "bare": (lambda: None, lambda: None),
-}
+        hvd.shutdown()
 
 
 # --- The preloaded process --------------------------------------------------------------------------------------------
@@ -191,7 +182,11 @@ def serve(call: dict, answer: int) -> None:
     """One call, in a copy of the preloaded process. Answers its process id and then the exit code. Never returns."""
     code = 1
     try:
-        mark(call["variables"][call["mark"]], call["mark"])
+        # Set the mark in the initial environment, where other processes read it. It is as long as the one there.
+        library = ctypes.CDLL(None)
+        library.getenv.restype = ctypes.c_void_p
+        value = call["variables"][call["mark"]].encode()
+        ctypes.memmove(library.getenv(call["mark"].encode()), value, len(value))
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         run_dir = Path(call["run_dir"])
@@ -210,15 +205,6 @@ def serve(call: dict, answer: int) -> None:
             sys.stderr.flush()
             os.write(answer, f"{code}\n".encode())
         os._exit(code)
-
-
-def mark(value: str, name: str) -> None:
-    """Overwrite a variable in the initial environment, where other processes read it (same length as before)."""
-    import ctypes
-
-    library = ctypes.CDLL(None)
-    library.getenv.restype = ctypes.c_void_p
-    ctypes.memmove(library.getenv(name.encode()), value.encode(), len(value))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 import cloudpickle
 import numpy
 
-from bench.course.start import ENGINES
+from bench.course import start
 from bench.errors import RunFailed
 from bench.launch.ports import free_port
 from tests.meeting import Meeting
@@ -86,11 +86,10 @@ def live(writing: Connection, variables: dict[str, str], function: Callable, arg
     """A rank: joins, calls, sends, leaves."""
     os.environ.update(variables)
     numpy.random.seed()  # Python's own random numbers differ in a copy, numpy's would not
-    join, leave = ENGINES[engine]
     try:
-        join()
+        start.join(engine)
         said = cloudpickle.dumps((None, function(*arguments)))
-        leave()
+        start.leave(engine)
     except BaseException as error:
         said = pickle.dumps((f"{type(error).__name__}: {error}", None))
     writing.send_bytes(said)  # ``send`` would leave a tensor in memory that ends with this process

@@ -37,12 +37,10 @@ class Stuck(Exception):
 
 
 class Execution(Execute):
-    """nbgrader's execution with these changes:
+    """nbgrader's execution, but:
 
-    - After two late cells in a row the kernel is considered stuck, and ended.
-    - When it is stuck or has died, cells that have not run fail, and those that have run keep their points.
-    - Processes left by the cells are ended before points are counted. If the cells have changed the gradebook or left a
-      journal of it, it is restored and ``changed`` is set.
+    - After two late cells in a row the kernel counts as stuck. If it is stuck or dead, cells that have run still count.
+    - Processes left by the cells are ended before points are counted. A changed gradebook is restored (``changed``).
     - Output beyond MOST_OUTPUT and malformed messages are dropped.
     - A test that prints a warning has not failed, and one that shows a value has no partial score.
     """

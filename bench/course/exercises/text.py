@@ -44,9 +44,10 @@ CRITERION = re.compile(
 PART = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s+for\b")  # of a test's points
 
 # kind of cell -> nbgrader's metadata
+LOCKED = {"grade": False, "solution": False, "locked": True}
 KINDS = {
-    "text": {"grade": False, "solution": False, "locked": True},
-    "given": {"grade": False, "solution": False, "locked": True},
+    "text": LOCKED,
+    "given": LOCKED,
     "answer": {"grade": False, "solution": True, "locked": False},
     "test": {"grade": True, "solution": False, "locked": True},
 }
@@ -218,9 +219,9 @@ def task_mistake(task: Task) -> str | None:
         if sum(one.parts) != points:
             parts = f"the {points:g} points of test {number} by hand into {sum(one.parts):g}"
             return f"the rubric of {name} divides {parts}"
-    return (
-        f"the rubric of {name} has more lines than the task has tests" if len(task.rubric) > len(task.tests) else None
-    )
+    if len(task.rubric) > len(task.tests):
+        return f"the rubric of {name} has more lines than the task has tests"
+    return None
 
 
 def secrets_of(problem_set: ProblemSet) -> list[str]:
