@@ -18,8 +18,8 @@ def plural(count: int, noun: str) -> str:
 
 @style.styled
 def draw(panels: list[Panel]):
-    """`bench report --by machine`: each mode on each machine, with its interval. panels: not empty. Programs with options
-    are only in the table, unless there is nothing else."""
+    """`bench report --by machine`: each mode on each machine, with its interval. panels: not empty. Programs with
+    options are only in the table, unless there is nothing else."""
     names = machines_of(panels)
     plain = any(group.plain for panel in panels for group in panel.groups)
     wanted = [(panel, [g for g in panel.groups if g.plain or not plain]) for panel in panels]
