@@ -62,19 +62,27 @@ def launch(config: RunConfig, watch=None) -> Path:
     """Run a resolved config in fresh processes and return the path of its record. watch: called a few times a second
     with every rank's heartbeat (or None) and the rows of finished epochs. Raises UserError when the run cannot start,
     RunFailed (with ``run_dir``, where its record is) when it fails."""
+    if config.elastic:
+        return launch_elastic(config, watch)
+    with Launch(config) as run:
+        run.start_and_watch(config, watch)
+    return run.dir / config.leaves
+
+
+def launch_elastic(config: RunConfig, watch=None) -> Path:
+    """``launch`` with ELASTIC: after a failure the run continues with what is left of its machines."""
     with Launch(config) as run:
         attempt = config
         while attempt:
             try:
                 run.start_and_watch(attempt, watch)
                 break
-            except RunFailed as error:  # with ELASTIC the run continues with what is left of its machines
+            except RunFailed as error:
                 answering = functools.partial(hosts.answering, config)
-                attempt = run.survival and run.survival.remaining(run.nodes, error.failure, answering)
+                attempt = run.survival.remaining(run.nodes, error.failure, answering)
                 if attempt is None:
                     raise
-        if run.survival:
-            add_survival(run.dir, config, run.survival.told)
+        add_survival(run.dir, config, run.survival.told)
     return run.dir / config.leaves
 
 
