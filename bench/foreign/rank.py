@@ -39,12 +39,11 @@ from bench.observe.counts import Counts, DataWaits
 from bench.observe.draws import Draws
 from bench.observe.gradients import is_horovod
 from bench.observe.hang import Hang, failure_of_process
-from bench.observe.listening import skipped, uncompiled
-from bench.observe.norms import Norms
-from bench.observe.probe import Unheard, held_by
+from bench.observe.probe import Unheard, held_by, skipped, uncompiled
 from bench.observe.ranks import Ranks, launched
 from bench.observe.streams import Augmentation, StepRandom
 from bench.observe.view import Walked
+from bench.observe.weights import Norms
 from bench.observe.writers import WrittenFiles
 from bench.structure import parameters_of
 

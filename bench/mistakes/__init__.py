@@ -1,11 +1,11 @@
-"""The known mistakes of data-parallel training, one file each: text, injection, detector, measures. No torch here.
+"""The known mistakes of data-parallel training: text, how each is made, detector, measures. No torch here.
 
-To add one: write its file (README.md in this folder says what is in it) and add its name to ``FILES``.
+To add one: its file, with a detector of the file's name under ``@mistake``, and that name in ``FILES``.
 """
 
 import importlib
 
-from bench.mistakes.base import Finding, Mistake, Question
+from bench.mistakes.base import Finding, Mistake
 from bench.mistakes.measures import part_of
 
 FILES = (
@@ -17,51 +17,37 @@ FILES = (
     "load_by_rank", "loader_stuck", "extra_context", "weights_not_loaded", "no_eval",
 )  # fmt: skip
 
-__all__ = [
-    "DETECTED",
-    "INJECTED",
-    "MISTAKES",
-    "Finding",
-    "Mistake",
-    "Question",
-    "find",
-    "follow_from",
-    "unheard",
-    "unobserved",
-]
-
 DETECTED: dict[str, Mistake] = {
-    mistake.name: mistake for mistake in (importlib.import_module(f"bench.mistakes.{file}").MISTAKE for file in FILES)
+    mistake.name: mistake
+    for mistake in (getattr(importlib.import_module(f"bench.mistakes.{file}"), file).mistake for file in FILES)
 }
 MISTAKES = {name: mistake for name, mistake in DETECTED.items() if mistake.lab}  # those that can be made on purpose
 INJECTED = tuple(name for name, mistake in MISTAKES.items() if not mistake.switch)  # by MISTAKE=<name>
 
 
 def find(observed: dict) -> list[Finding]:
-    """All findings in what was observed of a run (bench/record/observed.py), in the order of the table, but those that
-    follow from another."""
+    """All findings in what was observed of a run (bench/record/observed.py), except those that follow from another."""
     found = [finding for mistake in DETECTED.values() if (finding := mistake.find(observed))]
     explained = follow_from(found)
     return [finding for finding in found if finding.name not in explained]
 
 
 def follow_from(found: list[Finding]) -> set[str]:
-    """The names of the mistakes that follow from those that were found."""
     return {name for finding in found if not finding.question for name in DETECTED[finding.name].explains}
 
 
 def unobserved(observed: dict) -> list[str]:
-    """The mistakes of which nothing is known of a run of this bench, because what shows them was not observed."""
+    """The mistakes that a record of this project says nothing about, because what shows them was not observed."""
     return [name for name, mistake in DETECTED.items() if not (mistake.watched or mistake.observed(observed))]
 
 
 def unheard(observed: dict, reasons: dict[str, str]) -> dict[str, str]:
-    """The same for a Watch: each mistake with the reason, "" where none is known. reasons: by key of ``observed``."""
+    """The same for a Watch: each mistake with the reason, "" if none is known. reasons: by key of ``observed``."""
     unseen = [mistake for mistake in DETECTED.values() if not mistake.observed(observed)]
     needed = {mistake.name: mistake.needs.split("|")[0].split() for mistake in unseen}
-    return {name: reasons.get(needs[0]) or why(observed, needs) for name, needs in needed.items()}
+    return {name: reasons.get(needs[0]) or reason_in(observed, needs) for name, needs in needed.items()}
 
 
-def why(observed: dict, needs: list[str]) -> str:
+def reason_in(observed: dict, needs: list[str]) -> str:
     """The reason that an observed part gives for what it lacks, in its "unheard"."""
     return part_of(observed, [*needs[:-1], "unheard", *needs[-1:]]) or ""

@@ -1,8 +1,4 @@
-"""What a known mistake is: its text, the switch that makes it, the detector that finds it, and its lab.
-
-A mistake is one file in this folder. It imports no torch and nothing of the training: what injects it is handed the
-``script`` (bench/training/script.py), and its detector is handed ``observed`` (bench/record/observed.py).
-"""
+"""What a known mistake consists of: its text, how it is made on purpose, its detector, and its lab."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +8,7 @@ from bench.mistakes.measures import Measure, part_of
 
 @dataclass(frozen=True)
 class Requirement:
-    """What must be there for a mistake to be made. met: a RunConfig -> whether it is. words: what to do otherwise."""
+    """What a run needs for a mistake to be made. met: RunConfig -> bool. words: what to do otherwise."""
 
     words: str
     met: Callable
@@ -27,19 +23,23 @@ CHECKPOINTS = Requirement("checkpoints: leave CHECKPOINT=0 out", lambda c: c.che
 
 
 @dataclass(frozen=True)
-class Question:
-    """Evidence of what may be meant so. asks: the question that only the author of a script can answer."""
+class Evidence:
+    """What a detector returns where a sentence is not enough.
 
-    evidence: str
-    asks: str
+    question: for what may be intended, the question to the script's author. title, consequence, remedy: replace those
+    of the mistake.
+    """
+
+    text: str
+    question: str = ""
+    title: str = ""
+    consequence: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake that was found in a run: its name, what shows it, what comes of it, and what to do.
-
-    question: for what may be meant so, what to ask its author; empty for what is wrong in any case.
-    """
+    """One mistake found in a run. question: what to ask the author if it may be intended; empty if it is wrong."""
 
     name: str
     title: str
@@ -49,7 +49,6 @@ class Finding:
     question: str = ""
 
     def lines(self) -> list[str]:
-        """The finding as lines of text."""
         parts = {"evidence": self.evidence, "by design?": self.question, "consequence": self.consequence,
                  "remedy": self.remedy}  # fmt: skip
         if not self.question:
@@ -59,14 +58,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Lab:
-    """The mistake compared with the right version (`bench mistake demo`).
+    """The mistake compared with the right version (`bench lab`).
 
-    question: what the lab asks. seen: what a person would see of the mistake. measures: what is compared; the first is
-    the primary measure, and its expected direction is fixed in advance. on_gpu: the measures there, where they are
-    others. workload: the options that it needs for its mistake to be made and seen, where the user says nothing else.
+    seen: what a person would notice. measures: the first is the primary measure, with its direction fixed in advance.
+    on_gpu: the measures on a GPU, if they differ. workload: options that the mistake needs, unless the user sets them.
     changes: facts of the parity certificate that the mistake itself changes. varies: options in which the two versions
-    may differ though they define the work. hangs: the wrong version does not end, and its failed record is the result.
-    pretrains: both versions load a PRETRAINED file, which a short training makes first.
+    may differ although they define the work. hangs: the wrong version does not end; its failed record is the result.
+    pretrains: both versions load a PRETRAINED file, made first by a short training.
     shows: what its picture has besides the primary measure: "metric" (the workload's) or "train_loss" (curves over
     epochs), "ranks", "files", "places", or "" for the next measure.
     """
@@ -83,7 +81,6 @@ class Lab:
     shows: str = ""
 
     def measures_on(self, device: str) -> tuple[Measure, ...]:
-        """The measures on a device, "cpu" or "cuda"; the first is the primary one."""
         return self.on_gpu if self.on_gpu and device == "cuda" else self.measures
 
 
@@ -91,16 +88,12 @@ class Lab:
 class Mistake:
     """One known mistake.
 
-    title: what was done wrong, in a few words. consequence: what comes of it. remedy: what to do.
-    detect: ``observed`` -> a sentence of evidence, or None; a Question where it may be meant so; evidence with texts of
-    its own is a Finding.
-    needs: the part of ``observed`` that the detector looks at, or several of which one is enough, with "|" between;
-    "" where it is seen only in a run that failed.
-    explains: names of mistakes that follow from this one: they are not said again beside it.
-    watched: only a Watch sees it, and no run of this bench can make it: records say nothing of it.
-    switch: the options that make a right run wrong; none: MISTAKE=<name> does, by ``overrides``, which are decisions of
-    a script taken wrongly (methods of a subclass of ``Script``, bench/training/script.py, by name), or by
-    ``sums_gradients``, which the modes ask. requires: what must be there for that. lab: none for what is only detected.
+    detect: ``observed`` (bench/record/observed.py) -> a sentence of evidence, an Evidence, or None.
+    needs: the part of ``observed`` that the detector reads, or alternatives with "|" between them; "" if the mistake is
+    only seen in a run that failed. explains: mistakes that follow from this one and are not reported beside it.
+    switch: options that make a right run wrong. Without it MISTAKE=<name> does, by ``overrides``, methods of ``Script``
+    (bench/training/script.py) to replace, or by ``sums_gradients``, which the modes read. requires: what the run needs
+    for that. lab: None for what is only detected. recorded: it has no lab, but records of this project show it.
     """
 
     name: str
@@ -114,8 +107,12 @@ class Mistake:
     sums_gradients: bool = False
     requires: tuple[Requirement, ...] = ()
     lab: Lab | None = None
-    watched: bool = False
+    recorded: bool = False
     explains: tuple[str, ...] = ()
+
+    @property
+    def watched(self) -> bool:
+        return not (self.lab or self.recorded)
 
     @property
     def wrong(self) -> dict:
@@ -126,13 +123,36 @@ class Mistake:
         return f"a mistake made on purpose (MISTAKE={self.name}): {self.title}"
 
     def find(self, observed: dict) -> Finding | None:
-        """The detector's finding; None where it finds nothing, or what it looks at was not observed."""
+        """The detector's finding; None if it finds nothing, or what it reads was not observed."""
         found = self.detect(observed)
-        if found is None or isinstance(found, Finding):
-            return found
-        evidence, question = (found.evidence, found.asks) if isinstance(found, Question) else (found, "")
-        return Finding(self.name, self.title, evidence, self.consequence, self.remedy, question)
+        if found is None:
+            return None
+        if isinstance(found, str):
+            found = Evidence(found)
+        return Finding(self.name, found.title or self.title, found.text, found.consequence or self.consequence,
+                       found.remedy or self.remedy, found.question)  # fmt: skip
 
     def observed(self, observed: dict) -> bool:
-        """Whether what shows it was observed."""
         return not self.needs or any(part_of(observed, part.split()) is not None for part in self.needs.split("|"))
+
+
+def mistake(title: str, consequence: str, remedy: str, **fields) -> Callable:
+    """Makes a detector the ``Mistake`` of its name. fields: the others of a Mistake."""
+
+    def register(detect: Callable) -> Callable:
+        detect.mistake = Mistake(detect.__name__.replace("_", "-"), title, consequence, remedy, detect, **fields)
+        return detect
+
+    return register
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def some(names: list[str]) -> str:
+    """The first names, and how many there are."""
+    return ", ".join(names[:3]) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
+
+
+def numbers(ranks) -> str:
+    return ", ".join(map(str, ranks))

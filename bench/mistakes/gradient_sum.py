@@ -1,21 +1,42 @@
-"""Gradients summed where the mean is meant: ``dist.all_reduce(p.grad)`` without ``p.grad /= N``.
-
-The exchange is the mode's (bench/modes asks ``sums_gradients``); under DataParallel it is the loss:
-``losses.sum().backward()`` over the devices' losses instead of ``losses.mean()``.
-"""
-
-from bench.mistakes.base import SEVERAL_DEVICES, Lab, Mistake, Requirement
+from bench.mistakes.base import SEVERAL_DEVICES, Lab, Requirement, mistake
 from bench.mistakes.measures import LOSS, METRIC, Measure, of_observed
 
+AVERAGED_INSTEAD = "are the weights averaged now and then instead (local SGD)?"
 
-def loss(script, outputs, targets):
-    """The sum of the losses of each device's chunk; one process per device has one chunk, and the plain mean."""
+
+def sum_of_losses(script, outputs, targets):
+    """DataParallel: ``losses.sum()`` over the devices instead of ``losses.mean()``. One device has the plain mean."""
     devices = script.topology.devices_per_process
     chunks = zip(outputs.chunk(devices), targets.chunk(devices), strict=True)
     return sum(script.right.loss(some, theirs) for some, theirs in chunks)
 
 
-def detect(observed: dict) -> str | None:
+PLAIN_EXCHANGE = Requirement(
+    "the plain exchange: leave OVERLAP, COMPRESSION and ADASUM out",
+    lambda c: c.overlap and c.compression == "none" and not c.adasum,
+)
+
+
+RATIO = Measure("exchanged gradient over the mean of the ranks' own", of_observed("gradient", "over_mean"), "up", ".3f")
+
+
+@mistake(
+    "gradients summed where the mean is meant",
+    "each step is N times as long, as if the learning rate were N times as large",
+    "divide by the number of ranks once: DDP does, a plain all_reduce does not",
+    needs="gradient",
+    overrides={"loss": sum_of_losses},
+    sums_gradients=True,
+    requires=(SEVERAL_DEVICES, PLAIN_EXCHANGE),
+    lab=Lab(
+        "How long is a step when gradients are summed over ranks?",
+        "What trained well on one device diverges or learns worse on several, and is fixed by an LR divided by N.",
+        (RATIO, LOSS, METRIC),
+        changes=("gradient",),
+        shows="train_loss",
+    ),
+)
+def gradient_sum(observed: dict) -> str | None:
     """An exchanged gradient that is a multiple of the mean, or the mean divided by the number of ranks once more. As
     many passes as ranks may have been divided by their own number, and a clipped gradient is another part each time."""
     gradient, ranks = observed.get("gradient"), observed.get("world_size", 1)
@@ -27,34 +48,3 @@ def detect(observed: dict) -> str | None:
         return None
     like = "their sum" if abs(ratio / ranks - 1) < 0.1 else "divided twice" if ratio < 1 else "scaled"
     return f"the exchanged gradient is {ratio:.3f} times the mean of the {ranks} ranks' own: {like}"
-
-
-PLAIN_EXCHANGE = Requirement(
-    "the plain exchange: leave OVERLAP, COMPRESSION and ADASUM out",
-    lambda c: c.overlap and c.compression == "none" and not c.adasum,
-)
-MISTAKE = Mistake(
-    "gradient-sum",
-    "gradients summed where the mean is meant",
-    "each step is N times as long, as if the learning rate were N times as large",
-    "divide by the number of ranks once: DDP does, a plain all_reduce does not",
-    detect,
-    needs="gradient",
-    overrides={"loss": loss},
-    sums_gradients=True,
-    requires=(SEVERAL_DEVICES, PLAIN_EXCHANGE),
-    lab=Lab(
-        "How long is a step when gradients are summed over ranks?",
-        "What trained well on one device diverges or learns worse on several, and is fixed by an LR divided by N.",
-        (
-            Measure(
-                "exchanged gradient over the mean of the ranks' own",
-                of_observed("gradient", "over_mean"), "up", ".3f",
-            ),
-            LOSS,
-            METRIC,
-        ),
-        changes=("gradient",),
-        shows="train_loss",
-    ),
-)  # fmt: skip

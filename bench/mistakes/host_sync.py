@@ -1,38 +1,19 @@
-"""The host waits for the device every step: ``running_loss += loss.item()``."""
-
-from bench.mistakes.base import Finding, Lab, Mistake
+from bench.mistakes.base import Evidence, Lab, mistake
 from bench.mistakes.measures import SPEED, Measure
 
 
-def detect(observed: dict) -> str | Finding | None:
-    """Lines of the script that wait for the device in at least every other step. A CPU does not wait for itself."""
-    lines = [entry for entry in observed.get("host_syncs", []) if entry["per_step"] >= 0.5]
-    if not lines:
-        return None
-    named = ", ".join(f"{entry['where']} ({entry['per_step']:.3g} a step)" for entry in lines[:3])
-    if observed.get("device") == "cpu":
-        asks = "will this never train on a GPU?"
-        return Finding(MISTAKE.name, ON_GPU[0], f"on a GPU the host would wait for it at {named}", *ON_GPU[1:], asks)
-    return f"the host waits for the device at {named}"
-
-
-def waits(record, observed) -> float | None:
+def waits_per_step(record, observed) -> float | None:
     found = observed.get("host_syncs")
     return None if found is None else sum(line["per_step"] for line in found)
 
 
-ON_GPU = (
-    "the host waits for the device every step, where that is a GPU",
-    "would stall a GPU: its queue is emptied, and it idles until the next step is prepared; on a CPU it costs nothing",
-    "keep the sum on the device, and read it once per epoch or every hundred steps",
-)
-WAITS = Measure("waits of the host for the device per step", waits, "up")
-MISTAKE = Mistake(
-    "host-sync",
+WAITS = Measure("waits of the host for the device per step", waits_per_step, "up")
+
+
+@mistake(
     "the host waits for the device every step",
     "loss.item() empties the device's queue: the next step is prepared while the device idles",
     "keep the sum on the device, and read it once per epoch or every hundred steps",
-    detect,
     needs="host_syncs",
     switch={"item_sync": True},
     lab=Lab(
@@ -44,3 +25,17 @@ MISTAKE = Mistake(
         changes=("extra work per step",),
     ),
 )
+def host_sync(observed: dict) -> str | Evidence | None:
+    """Lines of the script that wait for the device in at least every other step. A CPU does not wait for itself."""
+    lines = [entry for entry in observed.get("host_syncs", []) if entry["per_step"] >= 0.5]
+    if not lines:
+        return None
+    named = ", ".join(f"{entry['where']} ({entry['per_step']:.3g} a step)" for entry in lines[:3])
+    if observed.get("device") != "cpu":
+        return f"the host waits for the device at {named}"
+    return Evidence(
+        f"on a GPU the host would wait for it at {named}", "will this never train on a GPU?",
+        "the host waits for the device every step, where that is a GPU",
+        "would stall a GPU: its queue is emptied, and it idles until the next step is prepared; on a CPU it costs "
+        "nothing",
+    )  # fmt: skip

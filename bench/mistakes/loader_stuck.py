@@ -1,11 +1,15 @@
-"""A rank that waits for a batch which does not come, while the other ranks wait for this rank in a collective."""
-
-from pathlib import Path
-
-from bench.mistakes.base import Mistake
+from bench.mistakes.base import mistake
+from bench.mistakes.rank0_collective import at
 
 
-def detect(observed: dict) -> str | None:
+@mistake(
+    "a rank whose loader yields no batch",
+    "the other ranks wait for this rank in their next collective; no collective is at fault",
+    "look at what this rank reads: storage that does not answer, a lock, a loader worker that is stuck. "
+    "DataLoader(timeout=SECONDS) turns such a wait into an error",
+    recorded=True,
+)
+def loader_stuck(observed: dict) -> str | None:
     """A run that hung with a rank in its loader, and every other rank in a collective or a backward pass."""
     hang = observed.get("hang") or {}
     places = hang.get("where") or []
@@ -16,17 +20,3 @@ def detect(observed: dict) -> str | None:
     said = [f"rank {rank} waits for a batch at {at(places[rank])}" for rank in loads]
     said += [f"rank {rank} waits for the others at {at(places[rank])}" for rank in others]
     return f"no progress for {hang['limit_s']:.4g} s: {', '.join(said)}"
-
-
-def at(place: dict) -> str:
-    return f"{Path(place['file']).name}:{place['line']} ({place['function']})"
-
-
-MISTAKE = Mistake(
-    "loader-stuck",
-    "a rank whose loader yields no batch",
-    "the other ranks wait for this rank in their next collective; no collective is at fault",
-    "look at what this rank reads: storage that does not answer, a lock, a loader worker that is stuck. "
-    "DataLoader(timeout=SECONDS) turns such a wait into an error",
-    detect,
-)

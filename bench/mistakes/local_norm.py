@@ -1,6 +1,4 @@
-"""Batch norm over the few examples of one device, where SyncBatchNorm or a larger batch is needed."""
-
-from bench.mistakes.base import Lab, Mistake
+from bench.mistakes.base import Lab, mistake
 from bench.mistakes.measures import LOSS, METRIC, SPEED
 
 # Batch norm's error on ImageNet rises rapidly with fewer images per worker, and most from here on down (Wu and He 2018,
@@ -8,24 +6,10 @@ from bench.mistakes.measures import LOSS, METRIC, SPEED
 FEW_IMAGES = 8
 
 
-def detect(observed: dict) -> str | None:
-    """Running means that differ by rank are no finding: in some modes each rank keeps its own by design."""
-    norm = observed.get("norm") or {}
-    if not (observed.get("trains") and observed.get("exchanges", True) and observed.get("num_devices", 1) > 1):
-        return None
-    if "BatchNorm" not in norm.get("kind", "") or norm["synchronised"] or norm["images"] >= FEW_IMAGES:
-        return None
-    apart = norm.get("disagreement")
-    aside = "" if apart is None else f"; the ranks' running means are {apart:.2g} standard deviations apart at the end"
-    return f"{norm['kind']} over {norm['images']} examples per device (few: below {FEW_IMAGES}){aside}"
-
-
-MISTAKE = Mistake(
-    "local-norm",
+@mistake(
     "batch norm over the few examples of one device",
     "statistics of a few examples are noisy, and training suffers",
     "nn.SyncBatchNorm.convert_sync_batchnorm(model), a larger batch per device, or group norm",
-    detect,
     needs="norm",
     switch={"norm": "batch"},
     lab=Lab(
@@ -37,3 +21,13 @@ MISTAKE = Mistake(
         varies=("norm",),
     ),
 )
+def local_norm(observed: dict) -> str | None:
+    """Running means that differ by rank are not a finding: in some modes each rank keeps its own by design."""
+    norm = observed.get("norm") or {}
+    if not (observed.get("trains") and observed.get("exchanges", True) and observed.get("num_devices", 1) > 1):
+        return None
+    if "BatchNorm" not in norm.get("kind", "") or norm["synchronised"] or norm["images"] >= FEW_IMAGES:
+        return None
+    apart = norm.get("disagreement")
+    aside = "" if apart is None else f"; the ranks' running means are {apart:.2g} standard deviations apart at the end"
+    return f"{norm['kind']} over {norm['images']} examples per device (few: below {FEW_IMAGES}){aside}"

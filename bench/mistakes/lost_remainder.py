@@ -1,22 +1,20 @@
-"""Shards cut so that the remainder of the data is lost: ``mine = range(rank * share, (rank + 1) * share)``."""
-
 import math
 
-from bench.mistakes import whole_data
-from bench.mistakes.base import SEVERAL_PROCESSES, Finding, Lab, Mistake
+from bench.mistakes.base import SEVERAL_PROCESSES, Evidence, Lab, mistake
 from bench.mistakes.measures import METRIC, Measure, of_observed
+from bench.mistakes.whole_data import draws_again, whole_data
 
 BY_CHANCE = 1e-3  # images lost in every epoch are a finding where chance does it less often than this
 
 
-def order(script, num_images: int, seed: int, epoch: int):
+def cut_order(script, num_images: int, seed: int, epoch: int):
     """``share = len(data) // N``, cut to whole batches once. Each rank shuffles its shard."""
     ranks = script.topology.world_size
     share, kept = num_images // ranks, script.epoch_images(num_images) // ranks
     return script.interleaved([rank * share + script.permutation(kept, seed + rank, epoch) for rank in range(ranks)])
 
 
-def epoch_images(script, num_images: int) -> int:
+def cut_epoch_images(script, num_images: int) -> int:
     batch = script.config.global_batch // script.topology.world_size  # of one rank
     steps = num_images // script.topology.world_size // batch
     if not steps:
@@ -24,29 +22,11 @@ def epoch_images(script, num_images: int) -> int:
     return steps * script.config.global_batch
 
 
-def detect(observed: dict) -> str | Finding | None:
-    """An epoch may leave out less than a global batch, others each time; more may be held out on purpose."""
-    data = observed.get("data", {})
-    epochs = data.get("epochs", [])
-    if not epochs or whole_data.detect(observed):
-        return None
-    batch, images, lost = data["global_batch"], data["num_images"], data["never_seen"]
-    often = len(epochs) > 1 and lost and chance(lost, images, [epoch["never"] for epoch in epochs]) < BY_CHANCE
-    none = f"{lost} of {images} examples were drawn in none of {len(epochs)} epochs"
-    never = max(epoch["never"] for epoch in epochs)
-    part = f"an epoch never drew {never} of {images} examples, a global batch of {batch} or more"
-    if "sampler" in data:
-        if often:
-            return none if lost < batch + observed.get("world_size", 1) else asked(none, "are they held out?")
-        if never >= batch and not data.get("own_sets") and not any(whole_data.draws_again(data, e) for e in epochs):
-            return asked(part, "is an epoch of this training meant to be a part of the examples?")
-        return None
-    return part if never >= batch else none if often else None
-
-
-def asked(evidence: str, question: str) -> Finding:
-    return Finding(MISTAKE.name, "examples that no epoch draws", evidence, "nothing is learnt from them",
-                   "draw from the whole data set, on as many shards as there are ranks", question)  # fmt: skip
+NOT_DRAWN = (
+    "examples that no epoch draws",
+    "nothing is learnt from them",
+    "draw from the whole data set, on as many shards as there are ranks",
+)
 
 
 def chance(lost: int, num_images: int, never: list[int]) -> float:
@@ -67,14 +47,12 @@ def chance(lost: int, num_images: int, never: list[int]) -> float:
     return math.exp(min(0.0, few, -num_images * apart))
 
 
-MISTAKE = Mistake(
-    "lost-remainder",
+@mistake(
     "shards cut so that the remainder of the data is lost",
     "some examples are never seen, in any epoch",
     "shuffle before cutting, and share the remainder out",
-    detect,
     needs="data epochs",
-    overrides={"order": order, "epoch_images": epoch_images},
+    overrides={"order": cut_order, "epoch_images": cut_epoch_images},
     requires=(SEVERAL_PROCESSES,),
     lab=Lab(
         "How many examples are never seen?",
@@ -84,3 +62,23 @@ MISTAKE = Mistake(
         changes=("images of the first steps", "warm-up and timed steps"),
     ),
 )
+def lost_remainder(observed: dict) -> str | Evidence | None:
+    """An epoch may leave out less than a global batch, others each time; more may be held out on purpose."""
+    data = observed.get("data", {})
+    epochs = data.get("epochs", [])
+    if not epochs or whole_data(observed):
+        return None
+    batch, images, lost = data["global_batch"], data["num_images"], data["never_seen"]
+    often = len(epochs) > 1 and lost and chance(lost, images, [epoch["never"] for epoch in epochs]) < BY_CHANCE
+    none = f"{lost} of {images} examples were drawn in none of {len(epochs)} epochs"
+    never = max(epoch["never"] for epoch in epochs)
+    part = f"an epoch never drew {never} of {images} examples, a global batch of {batch} or more"
+    if "sampler" not in data:
+        return part if never >= batch else none if often else None
+    if often:
+        return (
+            none if lost < batch + observed.get("world_size", 1) else Evidence(none, "are they held out?", *NOT_DRAWN)
+        )
+    if never >= batch and not data.get("own_sets") and not any(draws_again(data, epoch) for epoch in epochs):
+        return Evidence(part, "is an epoch of this training meant to be a part of the examples?", *NOT_DRAWN)
+    return None

@@ -1,24 +1,16 @@
-"""Learning rates that differ by rank: a schedule that only one rank steps, or one that looks at the rank's own loss."""
-
-from bench.mistakes.base import Mistake
+from bench.mistakes.base import mistake
 
 
-def detect(observed: dict) -> str | None:
-    rates = observed.get("rates") or {}
-    if rates.get("apart_at") is None:
-        return None
-    return f"in step {rates['apart_at']} the learning rates of the ranks are " + ", ".join(
-        f"{rate:g}" for rate in rates["by_rank"]
-    )
-
-
-MISTAKE = Mistake(
-    "lr-by-rank",
+@mistake(
     "learning rates that differ by rank",
     "equal gradients are steps of different lengths: the replicas go apart",
     "step the schedule on every rank, with a loss that is the same on all (all_reduce it first)",
-    detect,
     needs="rates",
-    watched=True,
     explains=("drift", "other-replica"),
 )
+def lr_by_rank(observed: dict) -> str | None:
+    rates = observed.get("rates") or {}
+    if rates.get("apart_at") is None:
+        return None
+    by_rank = ", ".join(f"{rate:g}" for rate in rates["by_rank"])
+    return f"in step {rates['apart_at']} the learning rates of the ranks are {by_rank}"

@@ -1,37 +1,11 @@
-"""A global batch that grew, with the learning rate of the small one: ``SGD(model.parameters(), lr=LR)``."""
-
 import math
 
-from bench.mistakes.base import Finding, Lab, Mistake, Question, Requirement
+from bench.mistakes.base import Evidence, Lab, Requirement, mistake
 from bench.mistakes.measures import LOSS, METRIC
 
 
-def recipe(script):
-    """The LR of another global batch."""
+def unscaled_recipe(script):
     return script.without(lr_batch=None)
-
-
-def detect(observed: dict) -> str | Finding | Question | None:
-    """Of several groups one must fit; an adaptive optimizer's may also grow with the square root of the batch."""
-    rate = observed.get("learning_rate")
-    if not rate:
-        return None
-    meant, used = rate["meant"], rate["used"]
-    rates = [used, *rate.get("groups", [])]
-    if any(near(each, meant) for each in rates):
-        return None
-    evidence = (
-        f"the highest learning rate is {used:g}; the recipe's, for {rate['for_batch']} examples per step, is "
-        f"{meant:g} at this global batch of {rate['global_batch']}"
-    )
-    times = rate["global_batch"] / rate["for_batch"]
-    if any(near(each, meant / math.sqrt(times)) for each in rates):
-        if rate.get("optimizer", "SGD") != "SGD":
-            return None
-        return Question(evidence, "is it meant to grow with the square root of the batch?")
-    if used > meant:
-        return Finding(MISTAKE.name, MISTAKE.title, evidence, *TOO_HIGH)
-    return evidence
 
 
 def near(rate: float, meant: float) -> bool:
@@ -48,14 +22,12 @@ def other_batch(config) -> bool:
     return bool(config.lr_batch) and not (config.per_device_batch and config.global_batch == config.lr_batch)
 
 
-MISTAKE = Mistake(
-    "lr-not-scaled",
+@mistake(
     "a global batch that grew, with the learning rate of the small one",
     "fewer steps of the same length: training is slower per epoch",
     "multiply the learning rate by the growth of the global batch, with a warm-up",
-    detect,
     needs="learning_rate",
-    overrides={"recipe": recipe},
+    overrides={"recipe": unscaled_recipe},
     requires=(Requirement("LR_BATCH, and another global batch", other_batch),),
     lab=Lab(
         "What does a larger global batch learn at the learning rate of a small one?",
@@ -66,3 +38,21 @@ MISTAKE = Mistake(
         shows="train_loss",
     ),
 )
+def lr_not_scaled(observed: dict) -> str | Evidence | None:
+    """One of several groups must fit; an adaptive optimizer's rate may also grow with the square root of the batch."""
+    rate = observed.get("learning_rate")
+    if not rate:
+        return None
+    meant, used = rate["meant"], rate["used"]
+    rates = [used, *rate.get("groups", [])]
+    if any(near(each, meant) for each in rates):
+        return None
+    evidence = (
+        f"the highest learning rate is {used:g}; the recipe's, for {rate['for_batch']} examples per step, is "
+        f"{meant:g} at this global batch of {rate['global_batch']}"
+    )
+    times = rate["global_batch"] / rate["for_batch"]
+    if any(near(each, meant / math.sqrt(times)) for each in rates):
+        asks = "is it meant to grow with the square root of the batch?"
+        return Evidence(evidence, asks) if rate.get("optimizer", "SGD") == "SGD" else None
+    return Evidence(evidence, "", "", *TOO_HIGH) if used > meant else evidence

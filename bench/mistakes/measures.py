@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a run. name: with its unit; {metric}, {points} and {units} in it are the workload's words (``of``).
-    read: (record, observed) -> number, None where it is not known. moves: "up" or "down", what the mistake is expected
-    to do to it; "" where nothing was said in advance. form: as for format(). ratio: two of them are compared by their
-    ratio, and not by their difference."""
+    """One number of a run.
+
+    name: with its unit; {metric}, {points} and {units} in it stand for the workload's words. read: (record, observed)
+    -> number, None if unknown. moves: "up" or "down", the effect expected of the mistake; "" if none was predicted.
+    form: as for format(). ratio: two values are compared by their ratio instead of their difference.
+    """
 
     name: str
     read: Callable
@@ -19,8 +21,7 @@ class Measure:
     ratio: bool = False
 
     def of(self, workload) -> "Measure":
-        """The same measure, named in a workload's words; of a metric that is no share with the digits that tell two
-        values apart. workload: a ``WorkloadInfo``."""
+        """The same measure in the words of a ``WorkloadInfo``; more digits for a metric that is not a percentage."""
         first = workload.metrics[0]
         name = self.name.format(metric=first.name, points=first.points, units=workload.units)
         fine = not first.percent and ("{metric}" in self.name or "{points}" in self.name)
@@ -41,7 +42,7 @@ def of_observed(*path: str, scale: float = 1) -> Callable:
 
 
 def part_of(observed: dict, path: Sequence[str]):
-    """A part of a part; None where it was not observed."""
+    """A part of a part; None if it was not observed."""
     for key in path:
         observed = (observed or {}).get(key)
     return observed
@@ -53,7 +54,6 @@ def of_epoch(key: str, number: int) -> Callable:
 
 
 def metric(record, observed) -> float | None:
-    """The workload's first metric as it is shown, top-1 in per cent, after the last epoch, as rank 0 reports it."""
     return None if record.top1 is None else record.workload.metrics[0].shown(record.top1)
 
 

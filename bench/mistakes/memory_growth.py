@@ -1,14 +1,23 @@
-"""Memory that grows with every step: losses, outputs or hidden states are kept with their graphs."""
-
-from bench.mistakes.base import Mistake, Question
+from bench.mistakes.base import Evidence, mistake
 
 MIB = 2**20
+
+
 FEWEST = 8 * MIB  # of growth, below which allocators may be its cause
+
+
 SHARE = 0.02  # of what was in use: likewise
 
 
-def detect(observed: dict) -> Question | None:
-    """On the rank on which it grew most."""
+@mistake(
+    "memory that grows with every step",
+    "the process runs out of memory when it trains long enough",
+    "keep numbers, not tensors with a graph: loss.item() or loss.detach(), outputs.detach(); clear lists at the end of "
+    "each epoch; do not pass retain_graph=True without need",
+    needs="memory",
+)
+def memory_growth(observed: dict) -> Evidence | None:
+    """Losses, outputs or hidden states that are kept with their graphs; on the rank on which memory grew most."""
     memory = observed.get("memory") or {}
     grown = [(used[1] - used[0], used, steps) for used, steps, steadily
              in zip(memory.get("bytes", []), memory.get("steps", []), memory.get("steadily", []), strict=True)
@@ -16,21 +25,8 @@ def detect(observed: dict) -> Question | None:
     if not grown:
         return None
     more, (before, after), (first, last) = max(grown)
-    place = memory["place"][0]
-    return Question(
-        f"{place} memory grew steadily by {more / MIB / (last - first):.3g} MiB per optimizer step, from "
+    return Evidence(
+        f"{memory['place'][0]} memory grew steadily by {more / MIB / (last - first):.3g} MiB per optimizer step, from "
         f"{before / MIB:.0f} MiB at step {first} to {after / MIB:.0f} MiB at step {last}",
         "is something collected on purpose, such as a cache or a replay buffer?",
     )
-
-
-MISTAKE = Mistake(
-    "memory-growth",
-    "memory that grows with every step",
-    "the process runs out of memory when it trains long enough",
-    "keep numbers, not tensors with a graph: loss.item() or loss.detach(), outputs.detach(); clear lists at the end of "
-    "each epoch; do not pass retain_graph=True without need",
-    detect,
-    needs="memory",
-    watched=True,
-)

@@ -1,26 +1,19 @@
-"""A validation in training mode: ``with torch.no_grad(): …`` without ``model.eval()``, or ``model.eval`` not called."""
-
-from bench.mistakes.base import Mistake, Question
+from bench.mistakes.base import Evidence, mistake
 
 
-def detect(observed: dict) -> Question | None:
-    seen = observed.get("eval_mode") or {}
-    if not seen.get("in_training_mode"):
-        return None
-    layers = ", ".join(f"{kind} × {count}" for kind, count in sorted(seen["layers"].items()))
-    return Question(
-        f"{seen['in_training_mode']} of {seen['validations']} validations computed with {layers} in training mode",
-        "are batch norm's statistics estimated again, or dropout sampled, on purpose?",
-    )
-
-
-MISTAKE = Mistake(
-    "no-eval",
+@mistake(
     "a model validated in training mode",
     "dropout drops, and batch norm normalises by each batch: the figure depends on the batch size and the order; the "
     "running statistics take in the validation set, and so does the model that is saved",
     "call model.eval() before the validation and model.train() after it; torch.no_grad() does neither",
-    detect,
     needs="eval_mode",
-    watched=True,
 )
+def no_eval(observed: dict) -> Evidence | None:
+    seen = observed.get("eval_mode") or {}
+    if not seen.get("in_training_mode"):
+        return None
+    layers = ", ".join(f"{kind} × {count}" for kind, count in sorted(seen["layers"].items()))
+    return Evidence(
+        f"{seen['in_training_mode']} of {seen['validations']} validations computed with {layers} in training mode",
+        "are batch norm's statistics estimated again, or dropout sampled, on purpose?",
+    )

@@ -1,17 +1,55 @@
-"""A sampler without set_epoch: ``for epoch in range(epochs): for batch in loader: …``."""
-
-from bench.mistakes.base import SECOND_EPOCH, Finding, Lab, Mistake
+from bench.mistakes.base import SECOND_EPOCH, Evidence, Lab, mistake, numbers
 from bench.mistakes.measures import LOSS, METRIC, Measure, of_observed
 
 SAME_ORDER = 0.2  # of an epoch's neighbours; in a reshuffled epoch about one pair in all stays together
 
 
-def order(script, num_images: int, seed: int, epoch: int):
+SAME = 0.99  # of an epoch's neighbours: the order is the same
+
+
+def order_of_epoch_0(script, num_images: int, seed: int, epoch: int):
     """Without ``sampler.set_epoch(epoch)`` the sampler stays in epoch 0. Random crops still differ by epoch."""
     return script.permutation(num_images, seed, 0)
 
 
-def detect(observed: dict) -> str | Finding | None:
+# Title, consequence, remedy.
+FIXED_ORDER = (
+    "epochs in the same order",
+    "in every epoch the same examples follow each other",
+    "shuffle in each epoch",
+)
+
+
+PERSISTENT = (
+    "persistent workers that the new epoch does not reach",
+    "the workers keep the data set as it was when they started, in its first epoch: every epoch has the same order",
+    "share the epoch with the workers (self.epoch = torch.zeros((), dtype=torch.long).share_memory_(), filled in "
+    "set_epoch and read in __iter__), or use persistent_workers=False; then call set_epoch before each epoch",
+)
+
+
+NEIGHBOURS = Measure(
+    "% of the second epoch's neighbours that were neighbours in the first",
+    of_observed("data", "same_neighbours", scale=100), "up", ".1f",
+)  # fmt: skip
+
+
+@mistake(
+    "a sampler without set_epoch",
+    "every epoch has the same examples in the same order and the same batches",
+    "call sampler.set_epoch(epoch) before each epoch",
+    needs="data same_neighbours",
+    overrides={"order": order_of_epoch_0},
+    requires=(SECOND_EPOCH,),
+    lab=Lab(
+        "What does a sampler without set_epoch draw in the second epoch?",
+        "The training loss has the same ups and downs in every epoch: batch k is the same examples each time.",
+        (NEIGHBOURS, METRIC, LOSS),
+        workload={"per_device_batch": 48},
+        changes=("images of the first steps",),
+    ),
+)
+def no_reshuffle(observed: dict) -> str | Evidence | None:
     """In a new order about one pair in all stays together, so a set of a few images is not judged."""
     data = observed.get("data", {})
     same = data.get("same_neighbours")
@@ -23,54 +61,17 @@ def detect(observed: dict) -> str | Finding | None:
     sampler = data["sampler"] or {}
     told = [epoch for epoch in sampler.get("epochs", []) if epoch is not None]
     if sampler.get("persistent") and (sampler["set_epoch"] or len(set(told)) > 1):
-        here = f"; in this process {sampler['kind']} was in epoch {', '.join(map(str, told))}" if told else ""
-        return Finding(MISTAKE.name, KEPT[0], evidence + here, *KEPT[1:])
+        here = f"; in this process {sampler['kind']} was in epoch {numbers(told)}" if told else ""
+        return Evidence(evidence + here, "", *PERSISTENT)
     if same < SAME:
-        return asked(evidence, "are batches or blocks of examples meant to stay together?")
+        return Evidence(evidence, "are batches or blocks of examples meant to stay together?", *FIXED_ORDER)
     if not sampler.get("shuffles"):
-        return asked(evidence, f"is the order meant to be fixed ({sampler.get('kind', 'its loader')})?")
+        kind = sampler.get("kind", "its loader")
+        return Evidence(evidence, f"is the order meant to be fixed ({kind})?", *FIXED_ORDER)
     if sampler["set_epoch"] and len(set(told)) <= 1:
         return evidence + (f" ({sampler['kind']} was in epoch {told[0]} each time)" if told else "")
-    called = f"; set_epoch was called with {', '.join(map(str, told))}" if sampler["set_epoch"] else ""
-    return Finding(MISTAKE.name, ALIKE, evidence + called, MISTAKE.consequence, REMEDY)
-
-
-def asked(evidence: str, question: str) -> Finding:
-    consequence = "in every epoch the same examples follow each other"
-    return Finding(MISTAKE.name, "epochs in the same order", evidence, consequence, "shuffle in each epoch", question)
-
-
-KEPT = (
-    "persistent workers that the new epoch does not reach",
-    "the workers keep the data set as it was when they started, in its first epoch: every epoch has the same order",
-    "share the epoch with the workers (self.epoch = torch.zeros((), dtype=torch.long).share_memory_(), filled in "
-    "set_epoch and read in __iter__), or use persistent_workers=False; then call set_epoch before each epoch",
-)
-ALIKE = "a sampler that shuffles alike in every epoch"
-REMEDY = "let the order depend on the epoch: seed its generator with seed + epoch, and seed it once"
-SAME = 0.99  # of an epoch's neighbours: the order is the same
-
-MISTAKE = Mistake(
-    "no-reshuffle",
-    "a sampler without set_epoch",
-    "every epoch has the same examples in the same order and the same batches",
-    "call sampler.set_epoch(epoch) before each epoch",
-    detect,
-    needs="data same_neighbours",
-    overrides={"order": order},
-    requires=(SECOND_EPOCH,),
-    lab=Lab(
-        "What does a sampler without set_epoch draw in the second epoch?",
-        "The training loss has the same ups and downs in every epoch: batch k is the same examples each time.",
-        (
-            Measure(
-                "% of the second epoch's neighbours that were neighbours in the first",
-                of_observed("data", "same_neighbours", scale=100), "up", ".1f",
-            ),
-            METRIC,
-            LOSS,
-        ),
-        workload={"per_device_batch": 48},
-        changes=("images of the first steps",),
-    ),
-)  # fmt: skip
+    called = f"; set_epoch was called with {numbers(told)}" if sampler["set_epoch"] else ""
+    return Evidence(
+        evidence + called, title="a sampler that shuffles alike in every epoch",
+        remedy="let the order depend on the epoch: seed its generator with seed + epoch, and seed it once",
+    )  # fmt: skip

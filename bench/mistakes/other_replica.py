@@ -1,22 +1,16 @@
-"""Another module that differs by rank: an average of the weights (EMA) that one rank alone updates."""
-
-from bench.mistakes.base import Mistake
+from bench.mistakes.base import mistake
 
 
-def detect(observed: dict) -> str | None:
+@mistake(
+    "a further module that differs by rank",
+    "ranks that use it do different things, and a checkpoint of rank 0 holds rank 0's alone",
+    "update it on every rank after each step from weights that are the same, or broadcast it before it is used",
+    needs="others",
+)
+def other_replica(observed: dict) -> str | None:
+    """As an average of the weights (EMA) that only one rank updates."""
     apart = {name: hashes for name, hashes in (observed.get("others") or {}).items() if len(set(hashes)) > 1}
     if not apart:
         return None
     named = ", ".join(f"{name} ({len(set(hashes))} different on {len(hashes)} ranks)" for name, hashes in apart.items())
     return f"at the end of the training: {named}"
-
-
-MISTAKE = Mistake(
-    "other-replica",
-    "a further module that differs by rank",
-    "ranks that use it do different things, and a checkpoint of rank 0 holds rank 0's alone",
-    "update it on every rank after each step from weights that are the same, or broadcast it before it is used",
-    detect,
-    needs="others",
-    watched=True,
-)

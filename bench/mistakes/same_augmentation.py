@@ -1,36 +1,10 @@
-"""The same augmentation stream on every rank: ``torch.manual_seed(seed)`` everywhere, and the transforms draw from
-it."""
-
-from bench.mistakes.base import SEVERAL_PROCESSES, Finding, Lab, Mistake, Question, Requirement
+from bench.mistakes.base import SEVERAL_PROCESSES, Evidence, Lab, Requirement, mistake
 from bench.mistakes.measures import LOSS, METRIC, Measure
 
-
-def prepare_data(script, train_set) -> None:
-    """The k-th image that a rank draws gets the k-th numbers of one stream, whichever rank it is."""
-    inner = getattr(train_set, "dataset", train_set)  # behind a simulated storage
-    inner.augmentation_seeds = script.seeds_by_place(len(train_set))
-
-
-def detect(observed: dict) -> str | Finding | Question | None:
-    """A data set that draws its examples itself may shuffle with the same numbers."""
-    seen = observed.get("augmentation", {})
-    streams = seen.get("streams", [])
-    kinds, asks = len(set(streams)), OF_A_STREAM if seen.get("of_a_stream") else ""
-    within = [among for among in WITHIN if seen.get(among)]
-    evidence = [f"{WITHIN[among][1]} ({', '.join(seen[among])})" for among in within]
-    if kinds < len(streams):
-        names = ", ".join(seen.get("generators", []))
-        ranks = f"{len(streams)} ranks draw their crops and flips from {kinds} random streams"
-        evidence = "; ".join([f"{ranks} ({names})" if names else ranks, *evidence])
-        return Question(evidence, asks) if asks else evidence
-    if not within:
-        return None
-    title, _, consequence = WITHIN[within[0]]
-    return Finding(MISTAKE.name, title, "; ".join(evidence), consequence, REMEDY, asks)
-
-
 OF_A_STREAM = "are the numbers those of an order that all ranks and workers share, and not of augmentation?"
-WITHIN = {
+
+
+WITHIN = {  # key of what was observed -> title, evidence, consequence
     "workers": (
         "the same augmentation in several loader workers",
         "loader workers of one rank draw the same random numbers",
@@ -42,10 +16,18 @@ WITHIN = {
         "an epoch repeats the crops and flips of another one",
     ),
 }
+
+
 REMEDY = (
     "torch seeds every loader worker and epoch differently: in worker_init_fn seed other generators, and those that "
     "the data set holds, from torch.initial_seed(), and seed nothing with a constant at the start of an epoch"
 )
+
+
+def seeds_by_place(script, train_set) -> None:
+    """The k-th image that a rank draws gets the k-th numbers of one stream, whichever rank it is."""
+    inner = getattr(train_set, "dataset", train_set)  # behind a simulated storage
+    inner.augmentation_seeds = script.seeds_by_place(len(train_set))
 
 
 def different_streams(record, observed) -> int | None:
@@ -53,14 +35,12 @@ def different_streams(record, observed) -> int | None:
     return None if found is None else len(set(found))
 
 
-MISTAKE = Mistake(
-    "same-augmentation",
+@mistake(
     "the same augmentation stream on every rank",
     "the k-th images of all ranks get the same crop and flip: a global batch has less variety",
     "seed the augmentation by rank and by loader worker, or by the example",
-    detect,
     needs="augmentation",
-    overrides={"prepare_data": prepare_data},
+    overrides={"prepare_data": seeds_by_place},
     requires=(SEVERAL_PROCESSES, Requirement("AUGMENT=1", lambda c: c.augment is not False)),
     lab=Lab(
         "How many different random crops are in a global batch?",
@@ -69,3 +49,18 @@ MISTAKE = Mistake(
         workload={"augment": True, "per_device_batch": 48},
     ),
 )
+def same_augmentation(observed: dict) -> str | Evidence | None:
+    """A data set that draws its examples itself may shuffle with the same numbers."""
+    seen = observed.get("augmentation", {})
+    streams = seen.get("streams", [])
+    kinds, asks = len(set(streams)), OF_A_STREAM if seen.get("of_a_stream") else ""
+    within = [among for among in WITHIN if seen.get(among)]
+    evidence = [f"{WITHIN[among][1]} ({', '.join(seen[among])})" for among in within]
+    if kinds < len(streams):
+        names = ", ".join(seen.get("generators", []))
+        ranks = f"{len(streams)} ranks draw their crops and flips from {kinds} random streams"
+        return Evidence("; ".join([f"{ranks} ({names})" if names else ranks, *evidence]), asks)
+    if not within:
+        return None
+    title, _, consequence = WITHIN[within[0]]
+    return Evidence("; ".join(evidence), asks, title, consequence, REMEDY)

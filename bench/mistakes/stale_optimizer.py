@@ -1,10 +1,14 @@
-"""An optimizer that holds parameters of a model that was replaced after it was made."""
-
-from bench.mistakes.base import Mistake
+from bench.mistakes.base import mistake
 
 
-def detect(observed: dict) -> str | None:
-    """Their gradients never come, and the model's own parameters are missing."""
+@mistake(
+    "an optimizer made before the model was replaced",
+    "the steps change parameters that are no longer in the model, and those that are in it stay as they were",
+    "make the optimizer after the last change of the model (a new head, a copy, a conversion)",
+    needs="parameters",
+    explains=("forgotten-parameters",),
+)
+def stale_optimizer(observed: dict) -> str | None:
     seen = observed.get("parameters") or {}
     if not seen.get("stale"):
         return None
@@ -12,15 +16,3 @@ def detect(observed: dict) -> str | None:
         f"{seen['stale']} of the optimizer's parameters are not the model's and never get a gradient; "
         f"{seen['missing']} of the model's {seen['tensors']} are in no optimizer"
     )
-
-
-MISTAKE = Mistake(
-    "stale-optimizer",
-    "an optimizer made before the model was replaced",
-    "the steps change parameters that are no longer in the model, and those that are in it stay as they were",
-    "make the optimizer after the last change of the model (a new head, a copy, a conversion)",
-    detect,
-    needs="parameters",
-    watched=True,
-    explains=("forgotten-parameters",),
-)

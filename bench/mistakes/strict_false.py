@@ -1,38 +1,16 @@
-"""A checkpoint loaded with strict=False, its keys prefixed with ``module.``.
-
-``torch.save(ddp_model.state_dict(), path)``, then ``model.load_state_dict(torch.load(path), strict=False)`` into the
-plain model: every key in the file begins with ``module.``, and none is the model's.
-"""
-
-from bench.mistakes.base import Lab, Mistake, Requirement
+from bench.mistakes.base import Lab, Requirement, mistake
 from bench.mistakes.measures import METRIC, Measure, of_epoch
 
 
-def build_model(script, num_outputs: int, say):
-    """A PRETRAINED file without prefixes is read as if saved wrapped."""
+def model_of_prefixed_weights(script, num_outputs: int, say):
+    """A PRETRAINED file without prefixes is read as if saved from ``ddp_model.state_dict()``: no key is the model's."""
     model = script.fresh_model(num_outputs, say)
     weights = script.read_weights(script.config.pretrained)
     model.load_state_dict({f"module.{key}": value for key, value in weights.items()}, strict=False)
     return model
 
 
-def detect(observed: dict) -> str | None:
-    """A new head, or a part of a larger file that fills most of the model, is no finding."""
-    for load in (load for rank in observed.get("loads", []) for load in rank):
-        placed = load["keys"] - load["unexpected"]
-        fewer = 2 * placed < min(load["keys"], placed + load["missing"])  # than half of the file's, and of the model's
-        if not load["strict"] and load["missing"] and (load["prefix"] or fewer):
-            prefix = f"; the names differ by the prefix {load['prefix']}" if load["prefix"] else ""
-            how = "picked by name and loaded" if load.get("picked") else "loaded with strict=False"
-            return (
-                f"{load['file'] or 'a state dict'} {how}: {placed} of {load['keys']} keys found a "
-                f"place, {load['missing']} of the model's stayed as they were{prefix}"
-            )
-    return None
-
-
 def filled(record, observed) -> float | None:
-    """Per cent of the model's tensors that a checkpoint filled, of rank 0's first load."""
     loads = observed.get("loads")
     if not loads or not loads[0]:
         return None
@@ -41,14 +19,12 @@ def filled(record, observed) -> float | None:
     return 100 * placed / max(1, placed + load["missing"])
 
 
-MISTAKE = Mistake(
-    "strict-false",
+@mistake(
     "a checkpoint loaded with strict=False, its keys prefixed with module.",
     "no key fits, nothing is loaded, nothing says so: training begins from random weights",
     "load strictly; save model.module.state_dict(), or strip the prefix",
-    detect,
     needs="loads",
-    overrides={"build_model": build_model},
+    overrides={"build_model": model_of_prefixed_weights},
     requires=(Requirement("PRETRAINED, a file", lambda c: c.pretrained not in (None, "torchvision")),),
     lab=Lab(
         "What is left of pretrained weights whose names have a prefix?",
@@ -63,3 +39,16 @@ MISTAKE = Mistake(
         pretrains=True,
     ),
 )
+def strict_false(observed: dict) -> str | None:
+    """A new head, or a part of a larger file that fills most of the model, is not a finding."""
+    for load in (load for rank in observed.get("loads", []) for load in rank):
+        placed = load["keys"] - load["unexpected"]
+        fewer = 2 * placed < min(load["keys"], placed + load["missing"])  # than half of the file's, and of the model's
+        if not load["strict"] and load["missing"] and (load["prefix"] or fewer):
+            prefix = f"; the names differ by the prefix {load['prefix']}" if load["prefix"] else ""
+            how = "picked by name and loaded" if load.get("picked") else "loaded with strict=False"
+            return (
+                f"{load['file'] or 'a state dict'} {how}: {placed} of {load['keys']} keys found a "
+                f"place, {load['missing']} of the model's stayed as they were{prefix}"
+            )
+    return None

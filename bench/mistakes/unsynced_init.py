@@ -1,44 +1,50 @@
-"""Replicas that do not start from the same weights.
-
-``DistributedDataParallel`` broadcasts rank 0's weights at construction, Horovod's ``broadcast_parameters`` does when it
-is called. A script that forgets it, or that averages gradients by hand, has a model of its own on every rank.
-"""
-
-from bench.mistakes import outside
-from bench.mistakes.base import Finding, Lab, Mistake
+from bench.mistakes.base import Evidence, Lab, mistake, some
 from bench.mistakes.measures import LOSS, METRIC, Measure
 
-
-def detect(observed: dict) -> str | Finding | None:
-    """Replicas whose parameters differ before the first step. Where nothing is exchanged they do."""
-    start = observed.get("start", {}).get("parameters", [])
-    if not observed.get("exchanges", True) or len(set(start)) <= 1:
-        return None
-    if names := outside.apart(observed):
-        return outside.finding(
-            MISTAKE.name, OUTSIDE, f"before the first step these differ: {outside.some(names)}", observed
-        )
-    return f"{sets_of(start)} before the first step"
+OUTSIDE_CONSEQUENCE = "every rank trains values of its own there, and a checkpoint holds those of one rank"
 
 
-def sets_of(hashes: list[str]) -> str:
-    names = ", ".join([digest[:8] for digest in hashes[:4]] + ["…"] * (len(hashes) > 4))
-    return f"{len(set(hashes))} different sets of weights on {len(hashes)} ranks (sha256 {names})"
+OUTSIDE_REMEDY = (
+    "wrap the module that holds them in DistributedDataParallel, too; or broadcast them before the first step, and "
+    "average their gradients over the ranks before every step"
+)
+
+
+CUT_OVER_RANKS = "are they meant to be each rank's own, as its part of a layer that is cut over the ranks?"
+
+
+LOCAL_SGD = "are the weights averaged now and then (local SGD)?"
+
+
+def outside(title: str, evidence: str, observed: dict) -> Evidence:
+    """Evidence about parameters that an optimizer trains and the model does not hold. A question if the ranks exchange
+    something between forward and backward, as for a layer that is cut over them."""
+    gathers = (observed.get("gradient") or {}).get("gathers")
+    return Evidence(evidence, CUT_OVER_RANKS if gathers else "", title, OUTSIDE_CONSEQUENCE, OUTSIDE_REMEDY)
+
+
+def first_apart_outside(observed: dict) -> list[str]:
+    """The parameters that are the first to differ by rank, if none of them is the model's."""
+    weights = observed.get("weights") or {}
+    layers = weights.get("layers", [])
+    return layers if set(layers) <= set(weights.get("outside", [])) else []
+
+
+def averaged(observed: dict) -> bool:
+    """Whether replicas that went apart came together again, or torch's local SGD exchanges them."""
+    gradient, weights = observed.get("gradient") or {}, observed.get("weights") or {}
+    return gradient.get("kind") == "local SGD" or weights.get("together_again", False)
 
 
 def different_models(record, observed) -> int | None:
     return len({part.final_weights_sha256 for part in record.samples}) or None
 
 
-OUTSIDE = "parameters outside the model that do not start the same on all ranks"
-
-MISTAKE = Mistake(
-    "unsynced-init",
+@mistake(
     "replicas that do not start from the same weights",
     "every rank trains a model of its own with the gradients of all, and the one that is saved suits none of them",
     "wrap the model in DistributedDataParallel, which broadcasts weights unless init_sync=False; under Horovod call "
     "broadcast_parameters before the first step",
-    detect,
     needs="start",
     explains=("drift",),
     switch={"init_sync": False},
@@ -52,3 +58,13 @@ MISTAKE = Mistake(
         shows="metric",
     ),
 )
+def unsynced_init(observed: dict) -> str | Evidence | None:
+    """Replicas whose parameters differ before the first step. If nothing is exchanged, they always do."""
+    start = observed.get("start", {}).get("parameters", [])
+    if not observed.get("exchanges", True) or len(set(start)) <= 1:
+        return None
+    if names := first_apart_outside(observed):
+        title = "parameters outside the model that do not start the same on all ranks"
+        return outside(title, f"before the first step these differ: {some(names)}", observed)
+    hashes = ", ".join([digest[:8] for digest in start[:4]] + ["…"] * (len(start) > 4))
+    return f"{len(set(start))} different sets of weights on {len(start)} ranks (sha256 {hashes}) before the first step"

@@ -1,28 +1,22 @@
-"""A checkpoint that is read and not loaded: ``start = torch.load(path)["epoch"]``; ``model.state_dict = weights``."""
-
-from bench.mistakes.base import Mistake, Question
+from bench.mistakes.base import Evidence, mistake
 
 
-def detect(observed: dict) -> str | Question | None:
+@mistake(
+    "a checkpoint that is read and not loaded",
+    "the training goes on from the checkpoint's epoch, or from its learning rate, with weights that were drawn anew",
+    'call model.load_state_dict(checkpoint["model"]), which is a method: model.state_dict = … replaces it and loads '
+    "nothing; load before the epochs go on",
+    needs="unloaded",
+)
+def weights_not_loaded(observed: dict) -> str | Evidence | None:
+    """As ``start = torch.load(path)["epoch"]`` alone, or ``model.state_dict = weights``."""
     seen = observed.get("unloaded") or {}
     if seen.get("assigned"):
         return f"{seen['assigned']}.state_dict is no method any more: something was assigned to it, and nothing loaded"
     for each in seen.get("files", []):
-        return Question(
+        return Evidence(
             f"{each['file']} was read, and {each['keys']} of its tensors have the names of the model's; before the "
             "first step the model has none of their values",
             "is the file read for something else than its weights?",
         )
     return None
-
-
-MISTAKE = Mistake(
-    "weights-not-loaded",
-    "a checkpoint that is read and not loaded",
-    "the training goes on from the checkpoint's epoch, or from its learning rate, with weights that were drawn anew",
-    'call model.load_state_dict(checkpoint["model"]), which is a method: model.state_dict = … replaces it and loads '
-    "nothing; load before the epochs go on",
-    detect,
-    needs="unloaded",
-    watched=True,
-)

@@ -9,28 +9,23 @@ import torch
 
 from bench.observe.examples import is_list, length_of
 from bench.observe.gradients import is_horovod
-from bench.observe.probe import Probe, Unheard
-from bench.observe.together import columns
+from bench.observe.probe import Probe, Unheard, columns
 from bench.observe.view import Epoch, chosen
 
 TIMED_STEPS = 10_000
 FEWEST_STEPS = 4  # of which a median wait is taken
 COUNTED_EPOCHS = 1000
-FLAGS = ("joined", "wrapped")  # true where they are on any rank
+FLAGS = ("joined", "wrapped")  # true if they are on any rank
 LENGTHS = 200  # batches of an epoch whose length is looked at
 
 
 class Counts(Probe):
-    """How many batches each epoch had, of how many images, and how many steps the optimizers took.
-
-    The inner step of an optimizer that wraps another one is none of its own.
-    """
+    """Batches and images of each epoch, and steps of the optimizers; an inner step of a wrapped one does not count."""
 
     joins: ClassVar = {"steps": lambda ranks: columns(ranks) | {key: any(rank[key] for rank in ranks) for key in FLAGS}}
     silent: ClassVar = {"steps": "no step was seen"}
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.epochs: dict[Epoch, list[int | None]] = {}  # the lengths of its first batches
         self.known: dict[Epoch, list[int]] = {}  # the same from the indices that they are made of
         self.optimizer_steps = 0
@@ -67,23 +62,16 @@ class Counts(Probe):
 
     @property
     def training(self) -> list[tuple[Epoch, list]]:
-        """The epochs that train, with the lengths of their first batches."""
         return [(epoch, self.epochs[epoch]) for epoch in chosen(list(self.epochs))]
 
     @property
     def images(self) -> int:
-        """Images of a batch that is trained on; 0 where it is not known."""
+        """Images of a batch that is trained on; 0 if it is not known."""
         known = [length for _, lengths in self.training for length in lengths]
         return statistics.mode(known) or 0 if known else 0
 
-    @property
-    def wrapped(self) -> bool:
-        """Whether every step is exchanged by DDP, or by Horovod's optimizer."""
-        return bool(self.watch.ddp_models or any(map(is_horovod, self.watch.optimizers)))
-
     def images_per_step(self, steps: int | None = None) -> int:
-        """Images of this rank that one step of the training is made of. steps: how many it has taken; None: as many as
-        its optimizers."""
+        """Images of this rank in one step. steps: how many it has taken; None: as many as its optimizers."""
         batches = sum(epoch.taken for epoch, _ in self.training)
         return self.images * max(1, round(batches / max(1, steps or self.optimizer_steps)))
 
@@ -93,14 +81,12 @@ class Counts(Probe):
             return {}
         inner = [length for epoch, lengths in epochs for length in lengths[: epoch.taken - epoch.whole]]
         sizes = set(inner) if inner else {epochs[0][1][0]}
-        return {
-            "steps": {
-                "batches": [epoch.taken for epoch, _ in epochs],
-                "images": sizes.pop() if len(sizes) == 1 else None,
-                "joined": self.joined,
-                "wrapped": self.wrapped,
-            }
-        }
+        return {"steps": {
+            "batches": [epoch.taken for epoch, _ in epochs],
+            "images": sizes.pop() if len(sizes) == 1 else None,
+            "joined": self.joined,
+            "wrapped": bool(self.watch.ddp_models or any(map(is_horovod, self.watch.optimizers))),
+        }}  # fmt: skip
 
 
 class DataWaits(Probe):
@@ -112,8 +98,7 @@ class DataWaits(Probe):
     joins: ClassVar = {"loader": lambda parts: columns(parts) | {"workers": sum(part["workers"] for part in parts)}}
     silent: ClassVar = {"loader": f"fewer than {FEWEST_STEPS} steps after the first of an epoch were timed"}
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.timed: dict[Epoch, list[tuple[float, float]]] = {}  # the wait and the whole step, in seconds
         self.now: dict[Epoch, tuple[float, float]] = {}  # when the batch of this step was asked for, and was there
         self.workers = self.steps = 0

@@ -1,4 +1,4 @@
-"""Which images the ranks drew: how often each in an epoch, in what order, and how many of one step are the same.
+"""Which examples the ranks drew, put together: how often each in an epoch, in what order, and which several ranks had.
 
 Only the first epochs are looked at, and a bounded number of draws: a sampler that is wrong is so from the start.
 """
@@ -8,12 +8,19 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from bench.observe.probe import Unheard
+
 MOST_EPOCHS = 3
 MOST_DRAWS = 3_000_000  # over all ranks: two epochs of ImageNet; 24 MB of int64
-FEWEST_PAIRS = 10  # of neighbours, where an epoch was not seen whole
+FEWEST_PAIRS = 10  # of neighbours, if an epoch was not seen whole
+FEWEST_SHARED = 3  # examples that several ranks have, and
+SHARED = 0.05  # their share, beyond which it is not by chance
+SAME_BYTES = 0.1  # share of examples with the same bytes on another rank: the same data set
+OTHER_LABELS = 0.2  # share of examples with other labels on another rank: another data set
 
 Steps = list[np.ndarray]  # one rank's: the indices of the images of each step, [b] int64, in order
 Walk = tuple[Steps, bool]  # one epoch of a rank, and whether it was seen whole
+NONE = np.empty(0, np.int64)
 
 
 def first_steps(steps: Iterable[np.ndarray], ranks: int, epochs: list[tuple[int, int]]) -> Steps:
@@ -29,8 +36,7 @@ def first_steps(steps: Iterable[np.ndarray], ranks: int, epochs: list[tuple[int,
 
 
 def walks_of(steps: Steps, epochs: list[tuple[int, int]]) -> list[Walk]:
-    """A rank's steps cut into epochs. epochs: for each whole one its first step and the one after its last; what comes
-    before and after them is of epochs that are not whole."""
+    """A rank's steps cut into epochs. epochs: of each whole one its first step and the one after its last."""
     begins, ends = [first for first, _ in epochs], {end for _, end in epochs}
     cuts = sorted({0, len(steps), *(cut for cut in (*begins, *ends) if cut <= len(steps))})
     return [(steps[a:b], a in begins and b in ends) for a, b in itertools.pairwise(cuts)]
@@ -40,32 +46,33 @@ def coverage(ranks: list[list[Walk]], num_images: int) -> dict:
     """``observed["data"]`` (bench/record/observed.py) from the epochs of every rank.
 
     An epoch may end within its last step, and a sampler may fill that step up with images of before: so the last steps
-    are not asked whether an image is there twice. The ranks' epochs are taken together one by one, and the ranks may
-    end one after different numbers of steps.
+    are not searched for repeated images. The ranks may end an epoch after different numbers of steps.
     """
-    inner, widest, counts, again = [], 0, [], []
+    inner, widest, epochs, total = [], 0, [], 0
     for walks in zip(*ranks, strict=False):
         whole = all(done for _, done in walks)
-        aligned = itertools.zip_longest(*(steps for steps, _ in walks), fillvalue=NONE)
-        joined = [np.concatenate(step) for step in aligned]
+        joined = [np.concatenate(step) for step in itertools.zip_longest(*(s for s, _ in walks), fillvalue=NONE)]
         widest = max(widest, *map(len, joined), 0)
         inner += joined[:-1] if whole else joined
-        if whole and joined and len(counts) < MOST_EPOCHS:
+        if whole and joined and len(epochs) < MOST_EPOCHS:
             each = [np.bincount(in_a_row(steps), minlength=num_images) for steps, _ in walks]
-            counts.append(sum(each))
-            again.append(int(sum((count > 1).sum() for count in each)))
+            counts = sum(each)
+            total = total + counts
+            epochs.append({
+                "draws": int(counts.sum()),
+                "never": int((counts == 0).sum()),
+                "repeated": int((counts > 1).sum()),
+                "most": int(counts.max()),
+                "by_one_rank": int(sum((count > 1).sum() for count in each)),  # images that one rank drew repeatedly
+            })  # fmt: skip
     found = {"num_images": num_images, "global_batch": widest}
     if inner:
         found["shared_in_a_step"] = shared(inner)
-    if counts:
-        found["epochs"] = [described(*epoch) for epoch in zip(counts, again, strict=True)]
-        found["never_seen"] = int((sum(counts) == 0).sum())
+    if epochs:
+        found |= {"epochs": epochs, "never_seen": int((total == 0).sum())}
     if (same := same_neighbours(ranks, num_images)) is not None:
         found["same_neighbours"] = same
     return found
-
-
-NONE = np.empty(0, np.int64)
 
 
 def in_a_row(parts: Iterable[np.ndarray]) -> np.ndarray:
@@ -73,15 +80,7 @@ def in_a_row(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def times_drawn(parts: Iterable[np.ndarray]) -> np.ndarray:
-    """How often each number that is there occurs in all parts together."""
     return np.unique(in_a_row(parts), return_counts=True)[1]
-
-
-def described(counts: np.ndarray, again: int) -> dict:
-    """One epoch in numbers. counts: [num_images], how often each image was drawn. again: by how many draws of images a
-    rank drew one more than once."""
-    return {"draws": int(counts.sum()), "never": int((counts == 0).sum()), "repeated": int((counts > 1).sum()),
-            "most": int(counts.max()), "by_one_rank": again}  # fmt: skip
 
 
 def shared(steps: Steps) -> float:
@@ -95,13 +94,11 @@ def shared(steps: Steps) -> float:
 
 
 def same_neighbours(ranks: list[list[Walk]], num_images: int) -> float | None:
-    """The share of the second epoch's neighbours that were neighbours in the first, as far as both were seen; None
-    where that is too little."""
+    """The share of the second epoch's neighbours that were neighbours in the first; None if too few were seen."""
+    if any(len(walks) < 2 for walks in ranks):
+        return None
     firsts, seconds = [], []
-    for walks in ranks:
-        if len(walks) < 2:
-            return None
-        (one, whole), (other, also) = walks[:2]
+    for (one, whole), (other, also), *_ in ranks:
         most = None if whole and also else min(len(one), len(other))
         firsts.append(pairs(one[:most], num_images))
         seconds.append(pairs(other[:most], num_images))
@@ -116,3 +113,189 @@ def pairs(steps: Steps, num_images: int) -> np.ndarray:
     """A number for each two images that follow each other on a rank."""
     order = in_a_row(steps)
     return order[:-1] * num_images + order[1:]
+
+
+# --- ranks whose data sets may differ -----------------------------------------------------------------------------
+
+
+def data_of(parts: list[dict]) -> dict:
+    """What the ranks of a script drew. A part: see ``Draws.part`` (draws.py). Raises Unheard if it is not known."""
+    why = next((part["wrong"] for part in parts if part["wrong"]), None)
+    if why:
+        return by_examples(parts, why)
+    sizes = [part["set"]["sizes"][-1] for part in parts]
+    if None in sizes:
+        return by_examples(parts, "its data set has no length")
+    same = same_set(parts)
+    if same is None:
+        return by_examples(parts, "whether the ranks read one data set or each its own is not known")
+    if same:
+        ranks, num_images = in_one_set(parts)
+    else:  # each reads its own: images of several sets, one after the other
+        starts = np.cumsum([0, *(part["set"]["sizes"][0] for part in parts)])
+        ranks = [[([step + start for step in steps], whole) for steps, whole in part["walks"]]
+                 for part, start in zip(parts, starts, strict=False)]  # fmt: skip
+        num_images = int(starts[-1])
+    steps = [step for walks in ranks for walk, _ in walks for step in walk if len(step)]
+    if any(step.min() < 0 or step.max() >= num_images for step in steps):
+        raise Unheard(f"its sampler draws other numbers than 0 to {max(sizes) - 1}")
+    found = coverage(ranks, num_images)
+    found |= {"sampler": parts[0]["sampler"], "own_sets": not same, "alike": equal_steps(ranks)}
+    if not same and (shared := shared_examples(parts)):
+        found["shared_examples"] = shared
+    lacking = {"epochs": "no epoch was seen to its end", "same_neighbours": "only one epoch was seen"}
+    return found | {"unheard": {name: reason for name, reason in lacking.items() if name not in found}}
+
+
+def equal_steps(ranks: list[list[Walk]]) -> float:
+    """The share of the steps in which all ranks draw the same images in the same order; 0 for one rank."""
+    steps = [[step for steps, _ in walks for step in steps] for walks in ranks]
+    same = [all(np.array_equal(step, own[0]) for step in own[1:]) for own in zip(*steps, strict=False)]
+    return sum(same) / len(same) if same and len(ranks) > 1 else 0.0
+
+
+def in_one_set(parts: list[dict]) -> tuple[list[list[Walk]], int]:
+    """The ranks' walks in numbers that mean the same image on all ranks, and the number of images.
+
+    If all have the same Subset, or the same chosen images, its places count; otherwise those in the whole set.
+    """
+    ranks = [part["walks"] for part in parts]
+    sets = [part["set"] for part in parts]
+    own = [each["chosen"] for each in sets]
+    if all(each is not None and np.array_equal(np.sort(each), np.sort(own[0])) for each in own):
+        places = np.zeros(max(sets[0]["sizes"][0], int(own[0].max(initial=0)) + 1), np.int64)
+        places[own[0]] = np.arange(len(own[0]))
+        return mapped(ranks, [places] * len(ranks)), len(own[0])
+    level = 0
+    while any(level < len(each["indices"]) for each in sets):
+        indices = [each["indices"][level] if level < len(each["indices"]) else None for each in sets]
+        if all(each is not None and np.array_equal(each, indices[0]) for each in indices):
+            break
+        if any(each is None for each in indices):
+            raise Unheard("some ranks have a Subset, others the whole set")
+        ranks, level = mapped(ranks, indices), level + 1
+    return ranks, sets[0]["sizes"][level]
+
+
+def mapped(ranks: list[list[Walk]], numbers: list[np.ndarray]) -> list[list[Walk]]:
+    return [[([number[step] for step in steps], whole) for steps, whole in walks]
+            for walks, number in zip(ranks, numbers, strict=True)]  # fmt: skip
+
+
+def same_set(parts: list[dict]) -> bool | None:
+    """Whether the same index is the same image on all ranks; None if that is not known.
+
+    Examples that two ranks have both drawn tell by their labels, and by their bytes, unless they are augmented.
+    Otherwise the sets are the same if they hold the same attributes.
+    """
+    if len({part["set"]["sizes"][-1] for part in parts}) > 1:
+        return False
+    verdicts = [same_examples(parts[0], part) for part in parts[1:]]
+    if False in verdicts:
+        return False
+    if len({part["set"]["holds"] for part in parts}) == 1 or all(verdicts):
+        return True
+    first, *others = [in_a_row(step for steps, _ in part["walks"] for step in steps) for part in parts]
+    return None if any(np.isin(first, other).any() for other in others) else True
+
+
+def same_examples(one: dict, other: dict) -> bool | None:
+    """Whether the examples that two ranks have both drawn are the same; None if they do not tell."""
+    (index, bytes_, labels, steady), (others, other_bytes, other_labels, also) = map(first_examples, (one, other))
+    _, left, right = np.intersect1d(index, others, return_indices=True)
+    if not len(left):
+        return None
+    if (bytes_[left] == other_bytes[right]).mean() > SAME_BYTES:
+        return True
+    if not (steady and also and labels[left].any()):
+        return None
+    if (labels[left] == other_labels[right]).mean() < 1 - OTHER_LABELS:
+        return False
+    return True if len(np.unique(labels[left])) > 1 and len(left) >= 2 * FEWEST_SHARED else None
+
+
+def first_examples(part: dict) -> tuple:
+    """Of the first examples, each once: index in the innermost set, bytes, labels; whether labels stay the same."""
+    known = {name: np.concatenate([epoch[name] for epoch in part["labels"]]) for name in ("index", "bytes", "labels")}
+    index, first, place = np.unique(in_base(part, known["index"]), return_index=True, return_inverse=True)
+    labels = known["labels"][first]
+    return index, known["bytes"][first], labels, bool((labels[place] == known["labels"]).all())
+
+
+def in_base(part: dict, index: np.ndarray) -> np.ndarray:
+    for indices in part["set"]["indices"]:
+        index = indices[index]
+    return index
+
+
+def validations_of(parts: list[dict]) -> list[dict] | None:
+    """For each set that all ranks have walked without training: the draws of the ranks, of how many different examples,
+    how many of these were drawn more than once, and whether the ranks share the set out instead of all drawing all."""
+    found = []
+    for key in (key for key in parts[0] if all(key in part for part in parts)):
+        own = [np.sort(part[key]) for part in parts]
+        times = times_drawn(own)
+        shared = not all(np.array_equal(each, own[0]) for each in own)
+        found.append({"draws": int(times.sum()), "examples": len(times),
+                      "shared": int((times > 1).sum()) if shared else 0, "shared_out": shared})  # fmt: skip
+    return found or None
+
+
+# --- examples by their bytes --------------------------------------------------------------------------------------
+
+
+def by_examples(parts: list[dict], why: str) -> dict:
+    """What the examples' bytes alone tell. Raises Unheard if they tell nothing."""
+    shared = shared_examples(parts)
+    if shared is None:
+        raise Unheard(why)
+    found = {"shared_examples": shared, "sampler": parts[0]["sampler"]}
+    lacking = {"epochs": why}
+    same, sampler = repeated_order(parts), parts[0]["sampler"] or {}
+    shuffles = sampler.get("shuffles") or len(set(sampler.get("epochs", []))) > 1
+    if same is None or not shuffles:  # many streams have an order of their own
+        lacking["same_neighbours"] = why
+    else:
+        found |= {"same_neighbours": same, "num_images": shared["of"]}
+    return found | {"unheard": lacking}
+
+
+def shared_examples(parts: list[dict]) -> dict | None:
+    """How many examples of the first batches several ranks have; None if that tells nothing.
+
+    A stream without an end comes round again, and another rank's examples with it: so only the batches before the
+    first example that a rank has twice count.
+    """
+    ranks = [part["examples"][0] if part["examples"] else [] for part in parts]
+    until = min(before_again(batches) for batches in ranks)
+    own = [in_a_row(batches[:until]) for batches in ranks]
+    if not all(map(len, own)):
+        return None
+    times = times_drawn(own)
+    count = int((times > 1).sum())
+    found = count if count >= FEWEST_SHARED and count > SHARED * len(times) else 0
+    return {"shared": found, "of": len(times)}
+
+
+def before_again(batches: list[np.ndarray | None]) -> int:
+    """How many batches a rank has before it has an example again, or one whose bytes are not known."""
+    seen = set()
+    for number, batch in enumerate(batches):
+        if batch is None or len(seen | set(batch.tolist())) < len(seen) + len(batch):
+            return number
+        seen |= set(batch.tolist())
+    return len(batches)
+
+
+def repeated_order(parts: list[dict]) -> float | None:
+    """The share of neighbours that the second epoch has of the first; None if they have no examples in common."""
+    shares = []
+    for part in parts:
+        first, second = (in_a_row(examples for examples in epoch if examples is not None)
+                         for epoch in [*part["examples"], [], []][:2])  # fmt: skip
+        if not len(first) or np.isin(second, first).sum() < max(10, len(second) / 2):
+            return None
+        different, places = np.unique(np.concatenate([first, second]), return_inverse=True)
+        one, other = (pairs([side], len(different)) for side in np.split(places, [len(first)]))
+        shares.append(float(np.isin(other, one).mean()))
+    return min(shares)

@@ -1,8 +1,7 @@
-"""The images that the ranks' loaders draw: the indices that torch's DataLoader asks its sampler for, and numbers made
+"""The examples that a rank's loaders draw: the indices that torch's DataLoader asks its sampler for, and numbers made
 of the examples' bytes, which tell a data set from another and find an example that several ranks have.
 
-Nothing of a loader is replaced. The one method by which torch's iterators ask for the next indices is listened to.
-draws_of_ranks.py puts together what the ranks have drawn.
+Nothing of a loader is replaced: the one method by which torch's iterators ask for the next indices has a listener.
 """
 
 import contextlib
@@ -18,8 +17,7 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, Subset, SubsetRandomSampler
 from torch.utils.data import dataloader as torchs
 
-from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk
-from bench.observe.draws_of_ranks import data_of, in_base, validations_of
+from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk, data_of, in_base, validations_of
 from bench.observe.examples import length_of, numbers_of
 from bench.observe.probe import Probe
 from bench.observe.streams import digest
@@ -45,28 +43,45 @@ class Drawn:
         self.iterator = self.wrong = self.set = self.sampler = None
         self.hashed, self.ordered, self.begun, self.exhausted = 0, True, False, False
 
+    def walk(self) -> Walk:
+        taken = self.epoch.taken
+        return self.steps[:taken], self.begun and self.exhausted and len(self.steps) == taken
+
+    def labelled(self) -> dict[str, np.ndarray]:
+        """The first examples: index, and a number of all its bytes and of its labels; 0 if it has none."""
+        found = {"index": [NONE], "bytes": [NONE], "labels": [NONE]}
+        for step, examples, labels in zip(self.steps, self.examples, self.labels, strict=False):
+            if self.ordered and examples is not None and len(examples) == len(step):
+                found["index"].append(step)
+                found["bytes"].append(examples)
+                found["labels"].append(np.zeros_like(examples) if labels is None else labels)
+        return {name: np.concatenate(parts) for name, parts in found.items()}
+
+    def kind_of_data(self) -> tuple:
+        return self.set and self.set["sizes"], bool(self.wrong)
+
 
 class Draws(Probe):
-    """The images that are drawn in the epochs that train."""
-
     joins: ClassVar = {"data": data_of, "validations": validations_of}
     silent: ClassVar = {"data": "no epoch was seen", "validations": "no epoch without training was seen to its end"}
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.records: dict[Epoch, Drawn] = {}
         self.owners = weakref.WeakKeyDictionary()  # torch's iterator -> the epoch that it serves
         self.here = threading.local()  # .epoch: whose iterator this thread makes or asks just now
         self.draws, self.ranks = 0, 1
-        self.known, self.fresh = False, False
+        self.fresh = False
 
     # --- torch's iterators ----------------------------------------------------------------------------------------
+
+    def begin(self, loader) -> None:
+        self.ranks = self.watch.world.count
+        self.listen(torchs._BaseDataLoaderIter, "_next_index", self.asks, self.ended)
 
     def asks(self, arguments: tuple, options: dict) -> Callable:
         return self.guarded(functools.partial(self.heard, arguments[0]))
 
     def heard(self, iterator, indices) -> None:
-        """An iterator has drawn indices: one that is made or asked by an epoch just now, or was so before."""
         epoch = getattr(self.here, "epoch", None) or self.owners.get(iterator)
         if epoch is None:
             return
@@ -84,13 +99,6 @@ class Draws(Probe):
         self.here.epoch = None
 
     # --- what happens ---------------------------------------------------------------------------------------------
-
-    def begin(self, loader) -> None:
-        self.ranks = self.watch.ranks
-        kind = getattr(torchs, "_BaseDataLoaderIter", None)
-        self.known = hasattr(kind, "_next_index")
-        if self.known:
-            self.listen(kind, "_next_index", self.asks, self.ended)
 
     def before_iter(self, epoch) -> None:
         if len(self.records) < EPOCHS:
@@ -111,11 +119,11 @@ class Draws(Probe):
             record.iterator, record.ordered = weakref.ref(iterator), getattr(iterator, "_in_order", True)
             record.begun = self.fresh
             if iterator._dataset_kind == torchs._DatasetKind.Iterable:
-                record.wrong, record.sampler = "an IterableDataset draws its examples itself", told(iterator._dataset)
+                record.wrong = "an IterableDataset draws its examples itself"
+                record.sampler = sampler_facts(iterator._dataset)
                 record.sampler["persistent"] = bool(iterator._num_workers and iterator._persistent_workers)
                 return
-            record.sampler = told(iterator._index_sampler)
-            record.set = set_of(iterator)
+            record.sampler, record.set = sampler_facts(iterator._index_sampler), set_of(iterator)
         if record.iterator() is not iterator:
             if not (record.exhausted and self.fresh):
                 record.wrong = "several DataLoaders are behind one loader"
@@ -134,8 +142,7 @@ class Draws(Probe):
         record = self.records.get(epoch)
         if record is None or epoch.taken > HASHED_BATCHES or record.hashed >= HASHED_EXAMPLES:
             return
-        known = len(record.steps[epoch.taken - 1]) if len(record.steps) >= epoch.taken else None
-        length = length_of(batch, known)
+        length = length_of(batch, len(record.steps[epoch.taken - 1]) if len(record.steps) >= epoch.taken else None)
         examples = labels = None
         with contextlib.suppress(Exception):  # whatever a batch is made of
             examples, labels = numbers_of(batch, length) if length else (None, None)
@@ -160,85 +167,44 @@ class Draws(Probe):
         if not records:
             return found
         first = records[0]
-        records = [record for record in records if alike(record, first)][:MOST_EPOCHS]
+        records = [record for record in records if record.kind_of_data() == first.kind_of_data()][:MOST_EPOCHS]
         part = {"examples": [record.examples for record in records[:HASHED_EPOCHS]], "set": arrays(first.set),
-                "sampler": sampler_seen(records), "wrong": self.wrong(first)}  # fmt: skip
-        if part["wrong"]:
-            return found | {"data": part}
-        of_one_set(records, part["set"])
-        part["walks"] = [walk_of(record) for record in records]
-        part["labels"] = [labelled(record) for record in records[:HASHED_EPOCHS]]
+                "sampler": sampler_seen(records), "wrong": first.wrong}  # fmt: skip
+        if first.iterator is None and not first.steps and not first.wrong:
+            part["wrong"] = "its batches were not seen to come from torch's DataLoader"
+        if not part["wrong"]:
+            use_indices_of_one_set(records, part["set"])
+            part["walks"] = [record.walk() for record in records]
+            part["labels"] = [record.labelled() for record in records[:HASHED_EPOCHS]]
         return found | {"data": part}
-
-    def wrong(self, record: Drawn) -> str | None:
-        """Why an epoch's indices are not known."""
-        if not self.known:
-            return "this torch keeps its indices elsewhere"
-        if record.iterator is None and not record.steps and not record.wrong:
-            return "its batches were not seen to come from torch's DataLoader"
-        return record.wrong
 
 
 def validations(records: list[Drawn]) -> dict[tuple, np.ndarray] | None:
-    """The draws of the first epoch of each data set that was walked to its end without training, in the indices of the
-    innermost set."""
+    """The draws of the first whole epoch without training of each data set, in the indices of the innermost set."""
     found = {}
     for record in records:
-        steps, whole = walk_of(record)
+        steps, whole = record.walk()
         if whole and steps and not record.wrong and record.set["sizes"][-1]:
             known = arrays(record.set)
-            key = known["holds"], known["sizes"][-1]
-            found.setdefault(key, in_base({"set": known}, np.concatenate(steps)))
+            found.setdefault((known["holds"], known["sizes"][-1]), in_base({"set": known}, np.concatenate(steps)))
     return found or None
 
 
-def alike(record: Drawn, other: Drawn) -> bool:
-    """Whether two epochs are of the same data."""
-    sizes = [each.set["sizes"] if each.set else None for each in (record, other)]
-    return sizes[0] == sizes[1] and bool(record.wrong) == bool(other.wrong)
-
-
-def of_one_set(records: list[Drawn], known: dict) -> None:
-    """Where an epoch has a Subset of its own, the indices of all count in the set that it is taken of."""
+def use_indices_of_one_set(records: list[Drawn], known: dict) -> None:
+    """If an epoch has a Subset of its own, the indices of all count in the set that it is taken of."""
     sets = [arrays(record.set) for record in records]
     while known["indices"] and not all(np.array_equal(each["indices"][0], known["indices"][0]) for each in sets):
         for record, each in zip(records, sets, strict=True):
             record.steps = [each["indices"][0][step] for step in record.steps]
+        for each in (known, *sets):
             each["indices"], each["sizes"] = each["indices"][1:], each["sizes"][1:]
-        known["indices"], known["sizes"] = known["indices"][1:], known["sizes"][1:]
-
-
-def walk_of(record: Drawn) -> Walk:
-    """The batches that were taken, and whether the epoch was seen whole."""
-    taken = record.epoch.taken
-    return record.steps[:taken], record.begun and record.exhausted and len(record.steps) == taken
-
-
-def arrays(known: dict | None) -> dict | None:
-    """``set_of`` with its lists of indices as arrays."""
-    if known is None:
-        return None
-    chosen_ones = None if known["chosen"] is None else np.asarray(known["chosen"])
-    return known | {"indices": [np.asarray(part) for part in known["indices"]], "chosen": chosen_ones}
-
-
-def labelled(record: Drawn) -> dict[str, np.ndarray]:
-    """The first examples: index, and a number of all its bytes and of its labels; 0 where it has none."""
-    found = {"index": [NONE], "bytes": [NONE], "labels": [NONE]}
-    for step, examples, labels in zip(record.steps, record.examples, record.labels, strict=False):
-        if record.ordered and examples is not None and len(examples) == len(step):
-            found["index"].append(step)
-            found["bytes"].append(examples)
-            found["labels"].append(np.zeros_like(examples) if labels is None else labels)
-    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 # --- the data set and the sampler ---------------------------------------------------------------------------------
 
 
 def set_of(iterator) -> dict:
-    """What is known of a data set: its length and the lengths of those that it is a Subset of, the indices of each
-    Subset, and a hash of what it holds."""
+    """A data set's length and those of what it is a Subset of, each Subset's indices, a hash of the contents."""
     data, indices, sizes = iterator._dataset, [], []
     sampler = innermost(iterator._index_sampler)
     while isinstance(data, Subset):
@@ -249,12 +215,19 @@ def set_of(iterator) -> dict:
         sizes.append(len(data))
     except TypeError:
         sizes.append(None)
-    chosen_ones = sampler.indices if isinstance(sampler, SubsetRandomSampler) else None
     try:
         holds = held_by(data)
     except Exception:  # whatever a data set is made of
         holds = type(data).__name__
-    return {"indices": indices, "sizes": sizes, "chosen": chosen_ones, "holds": digest(holds)}
+    own = sampler.indices if isinstance(sampler, SubsetRandomSampler) else None
+    return {"indices": indices, "sizes": sizes, "chosen": own, "holds": digest(holds)}
+
+
+def arrays(known: dict | None) -> dict | None:
+    if known is None:
+        return None
+    own = None if known["chosen"] is None else np.asarray(known["chosen"])
+    return known | {"indices": [np.asarray(part) for part in known["indices"]], "chosen": own}
 
 
 def held_by(item, depth: int = 3) -> object:
@@ -286,20 +259,19 @@ def innermost(sampler):
     """The sampler that a batch sampler draws from; the stream that another one is made of."""
     for _ in range(5):
         own = getattr(sampler, "__dict__", {})
-        inner = (
-            own.get("dataset") if isinstance(sampler, IterableDataset) else own.get("sampler", own.get("batch_sampler"))
-        )
+        stream = isinstance(sampler, IterableDataset)
+        inner = own.get("dataset") if stream else own.get("sampler", own.get("batch_sampler"))
         if inner is None:
             break
         sampler = inner
     return sampler
 
 
-def told(outer) -> dict:
-    """What a sampler, or a data set that draws itself, says of itself.
+def sampler_facts(outer) -> dict:
+    """What the attributes of a sampler, or of a data set that draws itself, tell.
 
     replacement: it draws with replacement. repeats: it repeats examples. shuffles: its order is meant to be new.
-    epoch: the epoch that it was told; None where it asks for none.
+    epoch: the epoch that it was given; None if it takes none.
     """
     samplers = [outer, innermost(outer)]
     facts = {name: value for each in samplers for name, value in getattr(each, "__dict__", {}).items()}
@@ -317,7 +289,7 @@ def told(outer) -> dict:
 
 
 def sampler_seen(records: list[Drawn]) -> dict | None:
-    """The sampler of the first epoch, with the epochs that it was told in each of them."""
+    """The sampler of the first epoch, with the epochs that it was given in each of them."""
     if records[0].sampler is None:
         return None
     epochs = [record.sampler["epoch"] for record in records if record.sampler]

@@ -12,7 +12,7 @@ ELEMENTS = 1024  # of an example that are looked at, evenly spread
 
 
 def length_of(batch, known: int | None = None) -> int | None:
-    """Examples in a batch; None where its form does not say. known: how many indices it was made of.
+    """Examples in a batch; None if its form does not tell. known: how many indices it was made of.
 
     Tensors that are stacked count by their first dimension: in a pair, a dict or an object. A tuple of images that
     differ in size, or come with a dict each, counts by its items.
@@ -38,16 +38,16 @@ def counted(batch, depth: int = 4) -> int | None:
     arrays = [item for item in items if is_array(item) and item.ndim]
     if is_list(batch) and len(arrays) == len(items) > 0 and is_example(items[0]):
         shapes = {tuple(array.shape) for array in arrays}
-        return len(items) if len(shapes) > 1 or items[0].ndim == 3 else same(arrays)
-    found = same(arrays)
+        return len(items) if len(shapes) > 1 or items[0].ndim == 3 else first_dimension(arrays)
+    found = first_dimension(arrays)
     if found is None and depth:  # within the first part that has a length
         parts = (counted(item, depth - 1) for item in items if not is_array(item))
         found = next((length for length in parts if length), None)
     return found
 
 
-def same(arrays: list) -> int | None:
-    """The first dimension that all have, or that the only image among them has."""
+def first_dimension(arrays: list) -> int | None:
+    """The one that all have, or that the only image among them has."""
     lengths = Counter(len(array) for array in arrays)
     images = {len(array) for array in arrays if array.ndim >= 4}
     return next(iter(lengths)) if len(lengths) == 1 else images.pop() if len(images) == 1 else None
@@ -76,7 +76,6 @@ def items_of(batch) -> Iterator:
 
 
 def leaves(batch, depth: int = 4) -> Iterator:
-    """All arrays and lists of text in a batch."""
     if is_array(batch) or (is_list(batch) and batch and isinstance(batch[0], str | int | float)):
         yield batch
     elif depth:
@@ -85,10 +84,7 @@ def leaves(batch, depth: int = 4) -> Iterator:
 
 
 def numbers_of(batch, length: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """A number for each example, [length] int64, of all its bytes and of its labels alone; None without any.
-
-    Labels are what is one number for each example.
-    """
+    """[length] int64, a number for each example: of all its bytes, and of its labels; None without any."""
     rows, labels = [], []
     for leaf in leaves(batch):
         if (is_array(leaf) and not leaf.ndim) or len(leaf) != length:
@@ -101,7 +97,6 @@ def numbers_of(batch, length: int) -> tuple[np.ndarray | None, np.ndarray | None
 
 
 def rows_of(leaf) -> list[bytes]:
-    """The bytes of each example, of large ones some."""
     if is_list(leaf):
         return [repr(item).encode() for item in leaf]
     flat = leaf.detach() if isinstance(leaf, torch.Tensor) else leaf

@@ -1,6 +1,7 @@
-"""Gradients: a rank's own, before any exchange, and the ones that its optimizer gets."""
+"""Gradients: a rank's own, before any exchange, the ones that its optimizer gets, and whether they are zeroed."""
 
 import contextlib
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -10,26 +11,31 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from bench.observe.listening import BEGINS, ENDS
-from bench.observe.probe import Probe, held_by
-from bench.observe.together import columns, finite
+from bench.observe.probe import BEGINS, ENDS, Probe, columns, finite, held_by
 from bench.observe.weights import Weights
-from bench.observe.zeroed import nonzero
 
 SAMPLED_GRADIENTS = 200_000  # numbers of a gradient that are compared, 0.8 MB per rank
 LOOKED_AT = 2  # steps of an optimizer: a clipped gradient may be any part of the mean by chance in one
 TRIES = 20  # steps in which these are looked for: a GradScaler skips some, and in others nothing is finite
 SYNC_STEPS = 20  # in which it is looked at whether the last pass was exchanged
+ZEROED_STEPS = 4  # of each optimizer, in which it is looked at whether gradients are zeroed
+
+
+def nonzero(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """Whether a gradient has a number other than zero, on its device: nothing waits for it."""
+    if gradient is None:
+        return None
+    return (gradient._values() if gradient.is_sparse else gradient.detach()).any()
 
 
 class GradientProbe:
     """A rank's own gradient of one step, and the one that its optimizer gets.
 
     A hook on a parameter sees what backward gives it, before any exchange. Over several backward passes (accumulation)
-    the own gradients are summed up, as the parameters do; where these were zeroed the sum starts again. Of each
-    parameter the first numbers are kept, equally for all, SAMPLED_GRADIENTS at the most. heard: called with each
-    gradient.
+    the own gradients are summed up, as the parameters do; if these were zeroed the sum starts again. Of each parameter
+    the first numbers are kept, equally for all, SAMPLED_GRADIENTS at the most. heard: called with each gradient.
     """
 
     def __init__(
@@ -44,32 +50,27 @@ class GradientProbe:
         self.share = min(1.0, SAMPLED_GRADIENTS / max(1, total))
         self.own = [None] * len(self.parameters)
         self.final, self.passes, self.counts = None, 0, [0] * len(self.parameters)
-        self.hooks = [p.register_hook(guarded(self.adder(number))) for number, p in enumerate(self.parameters)]
+        adders = (functools.partial(self.add, number) for number in range(len(self.parameters)))
+        self.hooks = [p.register_hook(guarded(add)) for p, add in zip(self.parameters, adders, strict=True)]
 
-    def adder(self, number: int) -> Callable[[torch.Tensor], None]:
-        """A hook that adds to a parameter's own gradient, and returns nothing: the gradient stays as it is."""
-
-        def add(gradient: torch.Tensor) -> None:
-            self.heard()
-            if gradient.is_sparse:
-                return
-            some, own, held = self.some(gradient), self.own[number], nonzero(self.parameters[number].grad)
-            if held is None:  # what came before has been zeroed
-                own, self.counts[number] = None, 0
-            self.counts[number] += 1
-            self.passes = max(self.passes, self.counts[number])
-            self.own[number] = some if own is None else torch.where(held, own, 0) + some
-
-        return add
+    def add(self, number: int, gradient: torch.Tensor) -> None:
+        """The hook of a parameter. It returns nothing: the gradient stays as it is."""
+        self.heard()
+        if gradient.is_sparse:
+            return
+        some, own, held = self.some(gradient), self.own[number], nonzero(self.parameters[number].grad)
+        if held is None:  # what came before has been zeroed
+            own, self.counts[number] = None, 0
+        self.counts[number] += 1
+        self.passes = max(self.passes, self.counts[number])
+        self.own[number] = some if own is None else torch.where(held, own, 0) + some
 
     def some(self, gradient: torch.Tensor) -> torch.Tensor:
-        """The first numbers of a gradient, copied."""
         flat = gradient.detach().reshape(-1)
         return flat[: max(1, int(self.share * flat.numel()))].float().clone()
 
     def look(self, held: set[int] | None = None) -> None:
-        """The gradients are final, as far as is known: the last look before ``close`` counts. held: ids of the
-        parameters that are stepped with; None: all."""
+        """The gradients are final, as far as is known. held: ids of the parameters that are stepped with; None: all."""
         grads = [p.grad if held is None or id(p) in held else None for p in self.parameters]
         self.final = [None if grad is None or grad.is_sparse else self.some(grad) for grad in grads]
 
@@ -86,8 +87,8 @@ class GradientProbe:
         self.hooks = []
 
     def result(self, scale: float = 1.0) -> dict[int, tuple[np.ndarray, np.ndarray]] | None:
-        """Own and final gradient of each parameter that has both, by its number, as flat arrays; None where there is
-        none, or a number that is not finite. scale: what the own gradients are multiplied by."""
+        """Own and final gradient of each parameter that has both, by its number, as flat arrays; None if there is none,
+        or a number that is not finite. scale: what the own gradients are multiplied by."""
         if self.final is None:
             return None
         pairs = enumerate(zip(self.own, self.final, strict=True))
@@ -107,7 +108,7 @@ def ratio_of(own: list[np.ndarray], final: list[np.ndarray]) -> dict | None:
     """One step: the exchanged gradient G compared with m, the mean of the ranks' own: <G, m> / <m, m>, 1 for G = m.
 
     own, final: by rank, [n]. over_mean: of rank 0. same_on_all_ranks: whether all have the same G. exchanged: False
-    where every rank's G is its own gradient, or a multiple of it, and no other's. None where that is no number.
+    if every rank's G is its own gradient, or a multiple of it. None if the ratio is not a number.
     """
     mean = np.mean(own, axis=0, dtype=np.float64)
     with np.errstate(all="ignore"):
@@ -120,7 +121,6 @@ def ratio_of(own: list[np.ndarray], final: list[np.ndarray]) -> dict | None:
 
 
 def parallel(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether two gradients are multiples of each other, but for rounding."""
     a, b = first.astype(np.float64), second.astype(np.float64)
     with np.errstate(all="ignore"):
         cosine = (a @ b) / np.sqrt((a @ a) * (b @ b))
@@ -128,11 +128,11 @@ def parallel(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def gradient_of(parts: list[dict]) -> dict | None:
-    """The steps that all ranks looked at. Of several the ratio is the one that is nearest to 1: what is wrong is wrong
-    in all of them. steady: whether it is the same in all, as it is not where gradients are clipped.
+    """The steps that all ranks looked at. Of several the ratio nearest to 1 counts: what is wrong is wrong in all of
+    them. steady: whether it is the same in all, as it is not if gradients are clipped.
 
-    A part: looks, own and final gradient by the number of the parameter, or by its name where the model does not hold
-    it; of a Watch also outside, the names of all of these that are trained.
+    A part: looks, own and final gradient by the number of the parameter, or by its name if the model does not hold it;
+    of a Watch also outside, the names of all of these that are trained.
     """
     steps = list(zip(*(part["looks"] for part in parts), strict=False))
     common = [(looks, set.intersection(*map(set, looks))) for looks in steps]
@@ -144,12 +144,12 @@ def gradient_of(parts: list[dict]) -> dict | None:
     if not steps:
         return None
     ratios = [step["over_mean"] for step in steps]
-    nearest = min(steps, key=lambda step: abs(np.log(abs(step["over_mean"]) or 1e-30)))
+    nearest = min(ratios, key=lambda ratio: abs(np.log(abs(ratio) or 1e-30)))
     found = {
-        "over_mean": nearest["over_mean"],
+        "over_mean": nearest,
         "same_on_all_ranks": all(step["same_on_all_ranks"] for step in steps),
         "exchanged": any(step["exchanged"] for step in steps),
-        "steady": max(ratios) - min(ratios) <= 0.02 * abs(nearest["over_mean"]),
+        "steady": max(ratios) - min(ratios) <= 0.02 * abs(nearest),
         "passes": max(part["passes"] for part in parts),
         "kind": parts[0]["kind"],
     }
@@ -157,7 +157,7 @@ def gradient_of(parts: list[dict]) -> dict | None:
 
 
 def compared(looks: tuple[dict, ...], names: list) -> dict | None:
-    """``ratio_of`` of some parameters. looks: one step's, by rank. None where the ranks' differ in length."""
+    """``ratio_of`` of some parameters. looks: one step's, by rank. None if the ranks' differ in length."""
     if not names:
         return None
     own, final = ([np.concatenate([look[name][side] for name in names]) for look in looks] for side in (0, 1))
@@ -165,8 +165,7 @@ def compared(looks: tuple[dict, ...], names: list) -> dict | None:
 
 
 def in_parts(found: dict, alone: set, known: set, parts: list[dict]) -> dict:
-    """What is not the same for all parameters. own: those outside the model that each rank steps with its own gradient
-    of. Where this is so of some of the model's, or not known of some outside, "exchanged" is not known."""
+    """What differs by parameter. own: those outside the model that each rank steps with its own gradient of."""
     own = sorted(name for name in alone if isinstance(name, str))
     more = {"own": own, "gathers": any(part["gathers"] for part in parts)}
     if found["exchanged"] and len(alone) > len(own):
@@ -182,7 +181,7 @@ def scale_of(scaler: torch.amp.GradScaler | None, optimizer) -> float:
     """What the hooks' gradients are multiplied by, and those in this optimizer's step are not."""
     if scaler is None or not scaler.is_enabled():
         return 1.0
-    with contextlib.suppress(Exception):  # torch's names for it are its own
+    with contextlib.suppress(Exception):  # private names of torch's
         state = scaler._per_optimizer_states[id(optimizer)]
         if "UNSCALED" not in str(state["stage"]) and getattr(optimizer, "grad_scale", None) is not None:
             return 1.0  # a fused optimizer divides for itself
@@ -196,8 +195,8 @@ class Gradients(Probe):
     Horovod exchanges them there, a GradScaler divides them, and those that a generator's loss leaves in a discriminator
     are zeroed before it.
 
-    gathers: whether the ranks speak to each other between a forward of the wrapped model and its backward pass, as
-    where a layer is cut over them.
+    gathers: whether the ranks communicate between a forward of the wrapped model and its backward pass, as for a layer
+    that is cut over them.
     """
 
     joins: ClassVar = {"gradient": gradient_of}
@@ -211,11 +210,11 @@ class Gradients(Probe):
         self.looked, self.done = Counter(), set()  # looks by optimizer; ids of parameters that have had enough of them
         self.begin_step()
         self.scaler = None
-        self.listen(torch.amp.GradScaler, "scale", self.scaled)
+        self.listen(torch.amp.GradScaler, "scale", lambda arguments, options: setattr(self, "scaler", arguments[0]))
         self.listen(torch.amp.GradScaler, "update", self.updated)
         self.sent, self.gathers = None, False
-        self.listen(nn.parallel.DistributedDataParallel, BEGINS, self.forward)
-        self.listen(nn.parallel.DistributedDataParallel, ENDS, self.passed)
+        self.listen(DistributedDataParallel, BEGINS, lambda arguments, options: self.backward())  # it communicates
+        self.listen(DistributedDataParallel, ENDS, self.passed)
 
     def begin_step(self) -> None:
         if self.probe:
@@ -225,14 +224,8 @@ class Gradients(Probe):
         self.names = [*range(len(model)), *outside]
         self.probe = GradientProbe([*model, *outside.values()], self.guarded, self.backward)
 
-    def forward(self, arguments: tuple, options: dict) -> None:
-        self.backward()  # the pass that begins speaks to the other ranks itself
-
     def passed(self, arguments: tuple, options: dict) -> Callable:
         return self.guarded(lambda result: setattr(self, "sent", sequence()))
-
-    def scaled(self, arguments: tuple, options: dict) -> None:
-        self.scaler = arguments[0]
 
     def backward(self) -> None:
         """A forward of the wrapped model has ended before: has anything been sent since then?"""
@@ -241,14 +234,13 @@ class Gradients(Probe):
         self.sent = None
 
     def updated(self, arguments: tuple, options: dict) -> None:
-        """A GradScaler is through with its step. Where the optimizer was not called the gradients have gone."""
+        """A GradScaler is through with its step. If the optimizer was not called the gradients have gone."""
         if self.probe.hooks and any(own is not None for own in self.probe.own):
             self.tried()
             if self.probe.hooks:
                 self.begin_step()
 
     def tried(self) -> None:
-        """One step more was looked at: are there enough of each optimizer?"""
         self.tries += 1
         if self.tries == TRIES or not any(self.done.isdisjoint(held_by(each)) for each in self.watch.optimizers):
             self.close()
@@ -275,11 +267,8 @@ class Gradients(Probe):
             self.begin_step()
 
     def mine(self, optimizer) -> bool:
-        """Whether it steps with parameters that have a gradient of a backward pass."""
-        held = held_by(optimizer)
-        return any(
-            own is not None and id(p) in held for own, p in zip(self.probe.own, self.probe.parameters, strict=True)
-        )
+        held, pairs = held_by(optimizer), zip(self.probe.own, self.probe.parameters, strict=True)
+        return any(own is not None and id(p) in held for own, p in pairs)
 
     def close(self) -> None:
         super().close()
@@ -299,27 +288,22 @@ def is_horovod(optimizer) -> bool:
 
 
 def sequence() -> int | None:
-    """How many collectives this process has started; None where that is not known."""
-    with contextlib.suppress(Exception):  # torch's names for it are its own
+    """How many collectives this process has started; None if that is not known."""
+    with contextlib.suppress(Exception):  # private names of torch's
         return dist.distributed_c10d._get_default_group()._get_sequence_number_for_group()
     return None
 
 
 def kind_of(model: nn.Module, optimizers) -> str:
-    """How gradients are exchanged: "mean" but for what is known to be none."""
     horovod = sys.modules.get("horovod.torch")
     for optimizer in optimizers:
         if horovod and (getattr(optimizer, "op", None) is horovod.Adasum or hasattr(optimizer, "_starting_models")):
             return "Adasum"
     hooks = [hook for each in model.modules() for hook, _ in getattr(each, "_comm_hooks", [])]  # DDP's
     names = [getattr(hook, "__name__", "").lower() for hook in hooks]
-    return (
-        "PowerSGD"
-        if any("power" in name for name in names)
-        else "local SGD"
-        if any("localsgd" in name.replace("_", "") for name in names)
-        else "mean"
-    )
+    if any("power" in name for name in names):
+        return "PowerSGD"
+    return "local SGD" if any("localsgd" in name.replace("_", "") for name in names) else "mean"
 
 
 class Passes(Probe):
@@ -332,7 +316,7 @@ class Passes(Probe):
     def follow(self, model, optimizer) -> None:
         self.close()
         self.synced = {}  # wrapped model -> whether its last pass is exchanged
-        self.listen(nn.parallel.DistributedDataParallel, BEGINS, self.forward)
+        self.listen(DistributedDataParallel, BEGINS, self.forward)
 
     def forward(self, arguments: tuple, options: dict) -> None:
         model = arguments[0]
@@ -363,6 +347,87 @@ class Passes(Probe):
         }
 
 
-def broadcasts(model: nn.parallel.DistributedDataParallel) -> bool:
+def broadcasts(model: DistributedDataParallel) -> bool:
     """Whether a forward of the wrapped model broadcasts buffers, so that every rank must call it."""
     return bool(model.broadcast_buffers and model.modules_buffers)
+
+
+class Gradient:
+    """What is known of one parameter's gradient between two steps of its optimizer.
+
+    left: whether it still has what it had at the last step; None once it was zeroed. came: whether a backward pass has
+    given it anything since then.
+    """
+
+    def __init__(self, name: str):
+        self.name, self.left, self.came, self.accumulated = name, None, None, False
+
+    def adds(self, parameter: nn.Parameter, gradient: torch.Tensor) -> None:
+        if self.left is not None:
+            left = nonzero(parameter.grad)
+            self.left = None if left is None else self.left & left
+        came = nonzero(gradient)
+        self.came = came if self.came is None else self.came | came
+
+    def added(self, parameter: nn.Parameter) -> None:
+        self.accumulated = True
+
+
+class ZeroGrads(Probe):
+    """Whether gradients are zeroed between two steps, and not between a backward pass and the step.
+
+    A hook sees a parameter's gradient before a backward pass adds to it: it must be zero, or None, at least once
+    between two steps. What ``torch.autograd.grad`` returns is not added to it, and does not count.
+    """
+
+    joins: ClassVar = {"zero_grad": lambda parts: max(parts, key=lambda part: (len(part["kept"]), part["lost"]))}
+    silent: ClassVar = {"zero_grad": "no optimizer took two steps after backward passes"}
+
+    def setup(self) -> None:
+        self.gradients: dict[int, Gradient] = {}
+        self.steps = Counter()
+        self.kept: list[tuple[str, torch.Tensor]] = []
+        self.lost: list[torch.Tensor] = []  # for each step whether all that came has gone
+
+    def start(self) -> None:
+        named = dict(self.watch.model.named_parameters()) | self.watch.outside()
+        for name, p in named.items():
+            if p.requires_grad and p.is_leaf:
+                known = self.gradients[id(p)] = Gradient(name)
+                self.listening.append(p.register_hook(self.guarded(functools.partial(known.adds, p))).remove)
+                self.listening.append(p.register_post_accumulate_grad_hook(self.guarded(known.added)).remove)
+
+    def held(self, optimizer) -> list[tuple[nn.Parameter, Gradient]]:
+        if self.steps[id(optimizer)] >= ZEROED_STEPS:
+            return []
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        return [(p, self.gradients[id(p)]) for p in held if id(p) in self.gradients]
+
+    def before_step(self, optimizer) -> None:
+        if self.watch.stepping > 1:
+            return
+        lost = []
+        for p, known in self.held(optimizer):
+            if known.accumulated:
+                if known.left is not None:
+                    self.kept.append((known.name, known.left))
+                has = nonzero(p.grad)
+                lost.append(known.came if has is None else known.came & ~has)
+        if lost:
+            self.lost.append(torch.stack([each.to(lost[0].device) for each in lost]).all())
+
+    def after_step(self, optimizer) -> None:
+        if self.watch.stepping:
+            return
+        for p, known in self.held(optimizer):
+            known.left, known.came, known.accumulated = nonzero(p.grad), None, False
+        self.steps[id(optimizer)] += 1
+        if all(self.steps[id(each)] >= ZEROED_STEPS for each in self.watch.optimizers):
+            self.close()
+
+    def part(self) -> dict:
+        if len(self.lost) < 2:
+            return {}
+        kept = list(dict.fromkeys(name for name, left in self.kept if left.item()))
+        lost = sum(bool(step.item()) for step in self.lost)
+        return {"zero_grad": {"steps": len(self.lost), "kept": kept, "lost": lost}}

@@ -4,20 +4,26 @@ Nothing is ended. The thread sleeps, and looks at the main thread when nothing h
 their places in the store of the process group, which is no collective; without one each says where it is itself.
 """
 
+import ast
 import contextlib
+import functools
 import json
 import os
 import sys
 import threading
 import time
 import traceback
+from types import CodeType, FrameType
 from typing import ClassVar
 
 from bench import mistakes
+from bench.files import PROJECT
 from bench.launch import stacks
-from bench.observe import loops, ranks
+from bench.launch.stacks import of_library
+from bench.observe import ranks
 from bench.observe.gradients import Passes
 from bench.observe.probe import Probe
+from bench.observe.waits import parsed
 from bench.observe.weights import looked_at
 
 ENDED_S = 3.0  # without a batch or a step, after which it is looked whether another rank has ended
@@ -25,21 +31,23 @@ TIMES = 10  # a training hangs when nothing moves for so many times the longest 
 LONG = 5  # times the limit, after which a rank says where it is whatever that is: until then a validation may be long
 STILL_S = 0.5  # a rank that is elsewhere after so long does not hang
 ANSWER_S = 15.0  # for the other ranks to say where they are, beyond the limit
+BENCH = PROJECT / "bench"
+MEETING = os.path.abspath(ranks.__file__)
+
+Stack = list[tuple[CodeType, int]]  # the script's own frames, outermost first: code, and the line that it is at
 
 
 class Hang(Probe):
     """When something has moved last, and what is said when nothing does for ``Watch(hang_s=)`` seconds."""
 
     joins: ClassVar = {"hang": lambda parts: next((part for part in parts if part["where"]), None)}
-    silent: ClassVar = {}
     thread = store = None
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.over, self.moved, self.longest = threading.Event(), time.monotonic(), 0.0
         self.epochs, self.taken, self.found, self.said = [], 0, None, False
         self.waits = False  # for a batch, whatever yields it
-        self.steps, self.trained, self.fresh = 0, [], True  # trained: the main thread's stack in a step
+        self.steps, self.trained_at, self.fresh = 0, [], True  # trained_at: the main thread's stack in a step
 
     def begin(self, loader) -> None:
         self.pid, self.main = os.getpid(), threading.get_ident()
@@ -71,7 +79,7 @@ class Hang(Probe):
         if self.thread and not self.watch.stepping and threading.get_ident() == self.main:
             self.steps += 1
             if self.fresh or looked_at(self.steps):
-                self.trained, self.fresh = loops.stack_of(sys._getframe()), False
+                self.trained_at, self.fresh = stack_of(sys._getframe()), False
 
     def epoch_ended(self, epoch) -> None:
         if epoch.whole and epoch.optimizer_steps:
@@ -87,7 +95,6 @@ class Hang(Probe):
         return max(self.watch.hang_s, TIMES * self.longest)
 
     def look(self) -> None:
-        """The thread beside the training."""
         looked, left = 0.0, False
         while not self.over.wait(min(1.0, self.watch.hang_s / 4)) and os.getpid() == self.pid:
             now = time.monotonic()
@@ -96,7 +103,9 @@ class Hang(Probe):
                     self.leave(None)
                     left = False
                 still = now - max(self.moved, looked)
-                if not self.said and (still > self.limit_s or (still > ENDED_S and self.some_ended())):
+                if self.said or still <= min(self.limit_s, ENDED_S):
+                    continue
+                if still > self.limit_s or (self.store is not None and self.store.check([self.key("ended")])):
                     self.hangs()
                     looked, left = time.monotonic(), True
             except Exception:
@@ -133,8 +142,8 @@ class Hang(Probe):
         """Where the training's thread is, and how far it has come in its epochs."""
         frame = sys._current_frames().get(self.main)
         found = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
-        frames = [{"file": file, "line": str(line), "function": name} for file, line, name in found]
-        place = stacks.place_in([frame for frame in frames if not frame["file"].startswith(f"{loops.BENCH}/")])
+        place = stacks.place_in([{"file": file, "line": str(line), "function": name} for file, line, name in found
+                                 if not file.startswith(f"{BENCH}/")])  # fmt: skip
         if place is None:
             return None
         if any(file == MEETING for file, _, _ in found):  # it waits in report
@@ -145,12 +154,11 @@ class Hang(Probe):
             place.pop("awaits_batch", None)  # of a loader that is not watched: a validation may be long
         passes = self.watch.probe(Passes)
         counts = {"taken": self.taken, "trains": passes.trains, "evaluates": passes.evaluates}
-        left = {"left": loops.has_left(self.trained, loops.stack_of(frame))} if self.trained else {}
+        left = {"left": has_left(self.trained_at, stack_of(frame))} if self.trained_at else {}
         return place | {"epochs": list(self.epochs)} | counts | left
 
     def end_of_process(self, why: str, steps: int) -> str:
-        """The process ends: leave word, for the other ranks need not wait for this one. why: the exception that ends
-        it, "" for none. Returns how far it has come, in words."""
+        """Tell the other ranks that this process ends. why: the exception, "" for none. Returns how far it has come."""
         self.over.set()
         done = f"after {len(self.epochs)} epochs, {steps} steps" if self.epochs else f"after {steps} steps"
         with contextlib.suppress(Exception):  # the store is gone
@@ -160,30 +168,20 @@ class Hang(Probe):
                 self.store.set(self.key("ended"), "1")
         return done
 
-    def some_ended(self) -> bool:
-        return self.store is not None and self.store.check([self.key("ended")])
-
     def places(self, here: dict) -> list[dict | None]:
-        """The places of all ranks that hang in the time; None of one that does not say."""
         world = self.watch.world
-        if world.count == 1:
-            return [here]
-        if self.store is None:
+        if self.store is None or world.count == 1:
             return [here if rank == world.rank else None for rank in range(world.count)]
         self.leave(here)
         deadline = time.monotonic() + ANSWER_S + 0.5 * self.limit_s
-        places = self.left()
-        while not all(places) and time.monotonic() < deadline and not self.over.wait(0.1):
-            places = self.left()
-        return places
+        while True:
+            places = [self.left_by(rank) for rank in range(world.count)]
+            if all(places) or time.monotonic() >= deadline or self.over.wait(0.1):
+                return places
 
     def leave(self, here: dict | None) -> None:
-        """Put this rank's place into the store; None: it has moved again."""
         if self.store is not None:
             self.store.set(self.key(self.watch.world.rank), json.dumps(here))
-
-    def left(self) -> list[dict | None]:
-        return [self.left_by(rank) for rank in range(self.watch.world.count)]
 
     def left_by(self, rank: int) -> dict | None:
         if self.store is None or not self.store.check([self.key(rank)]):
@@ -191,7 +189,6 @@ class Hang(Probe):
         return json.loads(self.store.get(self.key(rank)))
 
     def key(self, rank: int | str) -> str:
-        """Where a rank's place is in the store; "ended": whether there is one that has ended."""
         return f"bench-watch/hang{self.watch.number}/{rank}"
 
     def ended_because(self, rank: int) -> str:
@@ -210,7 +207,7 @@ def has_ended(place: dict | None) -> bool:
 
 
 def failure_of_process() -> str:
-    """The exception that ends this process, in a line, once it has not been caught; "" where there is none."""
+    """The exception that ends this process, in a line, once it has not been caught; "" if there is none."""
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
     while isinstance(error, SystemExit):  # of a child that multiprocessing has started; it may have come of another
         error = error.__context__ if error.code else None
@@ -219,4 +216,37 @@ def failure_of_process() -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
-MEETING = os.path.abspath(ranks.__file__)
+# --- whether a thread is still in the loop in which it has trained ------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1000)
+def of_script(file: str) -> bool:
+    return not (of_library(file) or file.startswith(f"{BENCH}/"))
+
+
+def stack_of(frame: FrameType | None) -> Stack:
+    found = []
+    while frame:
+        if of_script(frame.f_code.co_filename):
+            found.append((frame.f_code, frame.f_lineno))
+            if frame.f_code.co_name == "<module>":
+                break
+        frame = frame.f_back
+    return found[::-1]
+
+
+def has_left(trained: Stack, now: Stack) -> bool | None:
+    """Whether a thread has left the outermost loop in which it trained; None if the script itself has no loop."""
+    for depth, (code, line) in enumerate(trained):
+        around = [loop for loop in loops(code.co_filename) if code.co_firstlineno <= loop[0] <= line <= loop[1]]
+        if around:
+            first, last = min(around)
+            same = now[:depth] == trained[:depth] and len(now) > depth and now[depth][0] is code
+            return not (same and first <= now[depth][1] <= last)
+    return None
+
+
+@functools.lru_cache(maxsize=100)
+def loops(file: str) -> list[tuple[int, int]]:
+    kinds = (ast.For, ast.AsyncFor, ast.While)
+    return [(node.lineno, node.end_lineno) for node in ast.walk(parsed(file)) if isinstance(node, kinds)]

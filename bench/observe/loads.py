@@ -1,4 +1,5 @@
-"""Weights that are loaded: how many of a checkpoint's keys found their place."""
+"""Weights that are read and loaded: how many of a checkpoint's keys found their place, whether all ranks read the same,
+and whether what was read was loaded at all."""
 
 import contextlib
 import hashlib
@@ -10,13 +11,20 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from bench.observe.listening import listen
-from bench.observe.probe import Probe, Unheard
+from bench.observe.probe import Probe, Unheard, listen
+from bench.observe.weights import NO_EPOCH, checksums
 from bench.workload.weights import PREFIXES
 
 NESTED = 4  # dicts in one another in which a file's weights are looked for
 SAMPLED = 4096  # numbers of a tensor that tell its contents from another's
 MOST_PARTS = 20_000  # of a file
+MOST_DICTS = 8  # of weights that are compared with the model
+BEFORE = "since the Watch was made: Watch() before it, follow after it"
+
+
+def path_in(file) -> str | None:
+    """The whole path of a file that torch.load or torch.save is given; None for an open one."""
+    return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | os.PathLike) else None
 
 
 class Loads:
@@ -24,7 +32,7 @@ class Loads:
 
     def __init__(self, guarded: Callable = lambda call: call):
         self.loads, self.file, self.read, self.used = [], None, [], False
-        self.path, self.contents, self.devices, self.step = None, [], set(), 0
+        self.contents, self.devices, self.step = [], set(), 0
         self.ends = [
             listen(torch, "load", guarded(self.reading)),
             listen(torch, "save", guarded(self.saving)),
@@ -33,40 +41,34 @@ class Loads:
         self.guarded = guarded
 
     def reading(self, arguments: tuple, options: dict) -> Callable:
-        """What is loaded next probably comes from there."""
-        file = options.get("f", arguments[0] if arguments else None)
-        self.path = os.path.abspath(os.fsdecode(file)) if isinstance(file, str | os.PathLike) else None
-        self.file, self.read = self.path and Path(self.path).name, []
-        self.used = False
-        return self.guarded(self.have_read)
+        path = path_in(options.get("f", arguments[0] if arguments else None))
+        self.file, self.read, self.used = path and Path(path).name, [], False
 
-    def have_read(self, content) -> None:
-        found = dicts_of_tensors(content)
-        self.read = [{key: value.data_ptr() for key, value in each.items()} for each in found]
-        self.devices |= {tensor.device.index for each in found for tensor in each.values() if tensor.is_cuda}
-        if self.path:
-            self.contents.append((self.path, self.step, True, digest_of(content)))
+        def have_read(content) -> None:
+            found = dicts_of_tensors(content)
+            self.read = [{key: value.data_ptr() for key, value in each.items()} for each in found]
+            self.devices |= {tensor.device.index for each in found for tensor in each.values() if tensor.is_cuda}
+            if path:
+                self.contents.append((path, self.step, True, digest_of(content)))
+
+        return self.guarded(have_read)
 
     def saving(self, arguments: tuple, options: dict) -> None:
-        """What another rank should find in the file."""
         given = dict(zip(("obj", "f"), arguments, strict=False)) | options
-        if isinstance(given.get("f"), str | os.PathLike):
-            path = os.path.abspath(os.fsdecode(given["f"]))
+        if path := path_in(given.get("f")):
             self.contents.append((path, self.step, False, digest_of(given["obj"])))
 
     def loading(self, arguments: tuple, options: dict) -> Callable:
-        """nn.Module.load_state_dict, which says what did not fit."""
-        names = ("module", "state_dict", "strict")
-        given = dict(zip(names, arguments, strict=False)) | options
+        """nn.Module.load_state_dict, whose result names what did not fit."""
+        given = dict(zip(("module", "state_dict", "strict"), arguments, strict=False)) | options
         model, state = given["module"], given["state_dict"]
         own = model.state_dict()
         kept = sum(key in own and same(value, own[key]) for key, value in state.items())
         file = max(self.read, key=lambda each: len(stripped(each) & stripped(own)), default={})
         from_file = set(file.values())
-        placed = sum(isinstance(v, torch.Tensor) and v.data_ptr() in from_file for v in state.values())
+        self.used |= any(isinstance(v, torch.Tensor) and v.data_ptr() in from_file for v in state.values())
         found = {"file": self.file, "keys": len(state), "strict": bool(given.get("strict", True))}
         filtered = {}
-        self.used = self.used or bool(placed)
         if not self.used and kept == len(state) and not set(file) & set(own) and akin(file, own):  # nothing got in
             filtered = {"keys": len(file), "missing": len(own), "unexpected": len(file), "strict": False,
                         "picked": True, "prefix": prefix_of(list(own), list(file))}  # fmt: skip
@@ -125,7 +127,7 @@ def contents_of(parts: list[list]) -> dict:
     first difference: the file, the step, and by rank the number of the contents, None for a rank without any."""
     loads = sorted({(step, path) for part in parts for path, step, loaded, _ in part if loaded})
     if not loads:
-        raise Unheard("torch.load read no file since the Watch was made: Watch() before it, follow after it")
+        raise Unheard(f"torch.load read no file {BEFORE}")
     for step, path in loads:
         found = []
         for part in parts:
@@ -151,13 +153,11 @@ def akin(file, own) -> bool:
 
 
 def tails(name: str) -> list[str]:
-    """a.b.c -> b.c, c."""
     parts = name.split(".")
     return [".".join(parts[first:]) for first in range(1, len(parts))]
 
 
 def stripped(names) -> set[str]:
-    """Names without their wrappers' prefixes."""
     for prefix in PREFIXES:
         names = {name.removeprefix(prefix) for name in names}
     return names
@@ -171,7 +171,7 @@ def same(value, own) -> bool:
 
 
 def prefix_of(missing: list[str], unexpected: list[str]) -> str | None:
-    """The wrapper's prefix that one side's names have and the other's lack; None where it is not that.
+    """The wrapper's prefix that one side's names have and the other's lack; None if it is not that.
 
     >>> prefix_of(["fc.bias"], ["module.fc.bias"]), prefix_of(["fc.bias"], ["head.bias"])
     ('module.', None)
@@ -183,23 +183,71 @@ def prefix_of(missing: list[str], unexpected: list[str]) -> str | None:
     return None
 
 
-NOTHING = "nothing was loaded since the Watch was made: Watch() before it, follow after it"
-
-
 class LoadedWeights(Probe):
-    """The loads from the making of the Watch on."""
-
     joins: ClassVar = {"loads": list, "contents": contents_of}
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.loads = Loads(self.guarded)
+        self.listening.append(self.loads.close)
 
     def after_step(self, optimizer) -> None:
         self.loads.step += not self.watch.stepping
 
-    def close(self) -> None:
-        self.loads.close()
+    def part(self) -> dict:
+        loads = self.loads.result() or Unheard(f"nothing was loaded {BEFORE}")
+        return {"loads": loads, "contents": self.loads.contents}
+
+
+def unloaded_of(parts: list[dict]) -> dict:
+    """What no rank that read it has loaded: if one has, it may have sent the weights to the others."""
+    names = [{each["file"] for each in part["files"]} for part in parts if part["read"]]
+    assigned = next((part["assigned"] for part in parts if part["assigned"]), "")
+    if not names and not assigned:
+        raise Unheard(f"torch.load read no weights {BEFORE}")
+    every = {each["file"]: each for part in parts for each in part["files"]}
+    return {"files": [each for name, each in every.items() if all(name in own for own in names)], "assigned": assigned}
+
+
+class Unloaded(Probe):
+    """Files with the model's weights that ``torch.load`` has read before the first epoch, and whether the model has
+    them then. What was read before a ``load_state_dict`` of any module is taken to be loaded."""
+
+    joins: ClassVar = {"unloaded": unloaded_of}
+    silent: ClassVar = {"unloaded": NO_EPOCH}
+
+    def setup(self) -> None:
+        self.read: list[tuple[str, dict]] = []  # (file, name -> checksums), of each dict of weights
+        self.any, self.found = False, None
+        self.listen(torch, "load", self.reading)
+        self.listen(nn.Module, "load_state_dict", lambda arguments, options: self.read.clear())
+
+    def reading(self, arguments: tuple, options: dict) -> Callable:
+        path = path_in(options.get("f", arguments[0] if arguments else None))
+        return self.guarded(lambda content: self.have_read(Path(path).name if path else "a file", content))
+
+    def have_read(self, name: str, content) -> None:
+        for weights in dicts_of_tensors(content):  # an optimizer's state has names without a dot
+            if len(self.read) < MOST_DICTS and any("." in key or key == "weight" for key in weights):
+                self.any = True
+                self.read.append((name, dict(zip(weights, checksums(weights.values()).tolist(), strict=True))))
+
+    def start(self) -> None:
+        self.close()
+        files = {}
+        for *_, model in self.watch.models:
+            own = dict(model.named_parameters())
+            # a fresh bias may be 0, as in a file
+            weights = [p for p in own.values() if p.ndim > 1] or list(own.values())
+            sums = {tuple(each) for each in checksums(weights).tolist()}
+            for name, read in self.read:
+                if len(stripped(read) & stripped(own)) >= len(own) / 2:
+                    file = files.setdefault(name, {"file": name, "keys": len(read), "kept": 0})
+                    file["kept"] += sum(tuple(each) in sums for each in read.values())
+        lost = [{"file": each["file"], "keys": each["keys"]} for each in files.values() if not each["kept"]]
+        every = self.watch.model.modules()
+        assigned = [type(m).__name__ for m in every if not callable(vars(m).get("state_dict", len))]
+        self.found = {"read": self.any, "files": lost, "assigned": assigned[0] if assigned else ""}
+        self.read = []
 
     def part(self) -> dict:
-        return {"loads": self.loads.result() or Unheard(NOTHING), "contents": self.loads.contents}
+        return {"unloaded": self.found}

@@ -1,24 +1,41 @@
-"""What a script says of itself: the figures that each rank would print, and the learning rate."""
+"""What a script reports after each epoch, and the losses that it trained on: over how many targets each is a mean, and
+their mean between two reports.
 
-import itertools
+torch's losses are heard where all ways to them meet: the functions that torch.nn.functional calls. A hook on the result
+tells what a loss is multiplied by on its way to the backward pass, so a mean that is weighted by its targets is known.
+"""
+
+import functools
+from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
 import torch
+from torch import nn
 
-from bench.observe.probe import Probe, Unheard
-from bench.observe.together import columns
-from bench.observe.weights import looked_at
-from bench.record.observed import rate_of
+from bench.observe.examples import length_of
+from bench.observe.probe import Probe, columns, finite, listen
+
+LOOKED_AT = 16  # optimizer steps whose losses are heard
+MOST_LOSSES = 200  # of these steps
+MOST_PASSES = 100_000  # whose losses are added up
+REPORTS = 8  # calls of Watch.metric before which they are
+EPOCHS = 3  # without a report, after which they are no longer
+MEAN = 1  # torch's number of this reduction
+UNREPORTED = "watch.metric was not called"
+# The functions, with the places of reduction and of ignore_index among their arguments.
+FUNCTIONS = (
+    (torch._C._nn, "cross_entropy_loss", 3, 4), (torch._C._nn, "nll_loss_nd", 3, 4),
+    (torch, "binary_cross_entropy_with_logits", 4, None), (torch._C._nn, "binary_cross_entropy", 3, None),
+    (torch._C._nn, "mse_loss", 2, None), (torch._C._nn, "l1_loss", 2, None), (torch._C._nn, "smooth_l1_loss", 2, None),
+)  # fmt: skip
 
 
 class Metrics(Probe):
-    """What ``Watch.metric`` was told after each epoch."""
-
     joins: ClassVar = {"reported": lambda parts: columns(parts) | {"val_images": parts[0].get("val_images")}}
-    silent: ClassVar = {"reported": "watch.metric was not called"}
+    silent: ClassVar = {"reported": UNREPORTED}
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.reported = {}
 
     def metric(self, values: dict) -> None:
@@ -32,62 +49,133 @@ class Metrics(Probe):
         return {"reported": self.reported or None}
 
 
-def watched_rate(parts: list[dict]) -> dict | None:
-    """A Watch's learning rate. images: of one optimizer step of one rank; used: the highest of each group."""
-    part = parts[0]
-    if part["rising"]:
-        raise Unheard("the learning rate was still rising at the end")
-    used = part["used"]
-    rate = rate_of(max(used), part["lr"], sum(part["images"] for part in parts), part["lr_batch"])
-    return rate | {"groups": used, "optimizer": part["optimizer"]}
+def targets_of(parts: list[dict]) -> dict | None:
+    """How differently a target weighs on the ranks in the first steps. A part: by step the targets of its losses, and
+    what they weigh together. counts: by rank, the targets of a step on average; ratio, most: of the highest weight of a
+    target over the lowest, in the median of the steps and at most."""
+    common = [step for step in parts[0] if all(step in part for part in parts)]
+    counts, weights = (np.array([[part[step][i] for step in common] for part in parts], np.float64) for i in (0, 1))
+    with np.errstate(all="ignore"):
+        each = weights / counts  # [ranks, steps]
+    good = (np.isfinite(each) & (each > 0)).all(axis=0)
+    if not good.any():
+        return None
+    ratios = each[:, good].max(axis=0) / each[:, good].min(axis=0)
+    means = counts[:, good].mean(axis=1).tolist()
+    return {"steps": len(ratios), "counts": means, "ratio": float(np.median(ratios)), "most": float(ratios.max())}
 
 
-def rates_of(parts: list[dict]) -> dict:
-    """Learning rates by rank: the first step looked at in which they differ, if any, and what they are there."""
-    common = [step for step in parts[0]["rates"] if all(step in part["rates"] for part in parts)]
-    for step in common:
-        found = [part["rates"][step] for part in parts]
-        if any(rates != found[0] for rates in found):
-            group = next((i for i, values in enumerate(zip(*found, strict=False)) if len(set(values)) > 1), 0)
-            return {"looked_at": len(common), "apart_at": step, "by_rank": [rates[group] for rates in found]}
-    return {"looked_at": len(common), "apart_at": None, "by_rank": []}
+class Losses(Probe):
+    joins: ClassVar = {"targets": targets_of, "trained": columns}
+    silent: ClassVar = {"targets": "no loss of torch.nn.functional was seen in the first steps", "trained": UNREPORTED}
 
+    def setup(self) -> None:
+        self.passes_end, self.heard, self.steps, self.epochs = lambda: None, [], 0, 0
+        self.reports = []
+        self.begin_sum()
 
-class Rates(Probe):
-    """The learning rates of the optimizers that step with the model's parameters, and the recipe's."""
+    def begin_sum(self) -> None:
+        self.sum = self.weighted = 0.0
+        self.passes = self.taken = self.examples = self.batch = self.fresh = 0
 
-    joins: ClassVar = {"learning_rate": watched_rate, "rates": rates_of}
-    silent: ClassVar = {"learning_rate": "no recipe: Watch(…, lr=, lr_batch=)", "rates": "no optimizer step was seen"}
+    def begin(self, loader) -> None:
+        for owner, name, *places in FUNCTIONS:
+            if hasattr(owner, name):
+                self.listen(owner, name, functools.partial(self.called, *places))
+        self.passes_end = listen(torch.Tensor, "backward", self.guarded(self.backward))
 
-    def __init__(self, watch):
-        super().__init__(watch)
-        self.step, self.rates, self.peaks, self.last, self.before = 0, {}, [], 0.0, 0.0
+    def fetched(self, epoch, batch) -> None:
+        if torch.is_grad_enabled() and self.watch.training:
+            self.batch = length_of(batch) or 0
+            self.fresh += self.batch
 
-    def before_step(self, optimizer) -> None:
-        if self.watch.stepping > 1 or not self.watch.steps_model(optimizer):
+    def after_step(self, optimizer) -> None:
+        if not self.watch.stepping and self.watch.steps_model(optimizer):
+            self.steps += 1
+            self.taken += 1
+            if self.steps == LOOKED_AT:
+                super().close()  # of the losses one by one
+
+    def epoch_ended(self, epoch) -> None:
+        self.epochs += bool(epoch.optimizer_steps)
+        if self.epochs == EPOCHS and not self.reports:
+            self.passes_end()
+
+    # --- the targets of the first steps ---------------------------------------------------------------------------
+
+    def called(self, reduction: int, ignore: int | None, arguments: tuple, options: dict) -> Callable | None:
+        """One of ``FUNCTIONS`` is called. reduction, ignore: their places among the arguments."""
+        if options or len(self.heard) == MOST_LOSSES or not (torch.is_grad_enabled() and eager(*arguments[:2])):
+            return None
+        target = arguments[1]
+        indices = ignore is not None and not target.is_floating_point()
+        count = (target != arguments[ignore]).sum() if indices else target.numel()
+        loss = {"step": self.steps, "count": count, "mean": arguments[reduction] == MEAN, "gradient": None}
+        return self.guarded(lambda result: self.computed(result, loss))
+
+    def computed(self, result: torch.Tensor, loss: dict) -> None:
+        """A loss is there. Its gradient, when it comes back, tells what the loss is multiplied by."""
+
+        def came_back(gradient: torch.Tensor) -> None:
+            sizes = gradient.detach().abs().float()
+            used = sizes > 0
+            least = torch.where(used, sizes, float("inf")).min()
+            loss["gradient"] = torch.stack([used.sum(), sizes.max(), least])
+            loss["alone"] = sizes.ndim > 0
+
+        if result.requires_grad:
+            self.heard.append(loss)
+            result.register_hook(self.guarded(came_back))
+
+    def targets(self) -> dict[int, tuple[float, float]] | None:
+        """By step the targets of the losses that went into a backward pass, and what they weigh together. Losses one by
+        one, as with reduction="none", must weigh the same: those that are used are the targets."""
+        steps = {}
+        for loss in self.heard:
+            if loss["gradient"] is not None:
+                used, most, least = loss["gradient"].tolist()
+                count = used if loss["alone"] else float(loss["count"])
+                if most - least <= 1e-3 * most:
+                    targets, weight = steps.get(loss["step"], (0.0, 0.0))
+                    steps[loss["step"]] = targets + count, weight + (most if loss["mean"] else most * count)
+        return steps or None
+
+    # --- the mean loss between two reports ------------------------------------------------------------------------
+
+    def backward(self, arguments: tuple, options: dict) -> None:
+        loss = arguments[0]
+        if loss.ndim or not eager(loss):
             return
-        self.step += 1
-        look = looked_at(self.step)
-        rates = [group["lr"] for group in optimizer.param_groups]
-        if any(isinstance(rate, torch.Tensor) for rate in rates):
-            if not look:
-                return  # to read it would make the host wait for the device
-            rates = [float(rate) for rate in rates]
-        if look:
-            self.rates[self.step] = rates
-        self.peaks = [max(pair) for pair in itertools.zip_longest(self.peaks, rates, fillvalue=0.0)]
-        self.before, self.last = self.last, max(rates)
+        loss = loss.detach().float()
+        self.sum, self.weighted = self.sum + loss, self.weighted + loss * self.batch
+        self.passes, self.examples, self.fresh = self.passes + 1, self.examples + self.fresh, 0
+        if self.passes == MOST_PASSES:
+            self.passes_end()
+
+    def metric(self, values: dict) -> None:
+        if len(self.reports) < REPORTS:
+            self.reports.append((self.sum, self.weighted, self.passes, self.taken, self.examples))
+        self.begin_sum()
+
+    def close(self) -> None:
+        super().close()
+        self.passes_end()
 
     def part(self) -> dict:
-        if not self.peaks:
-            unseen = Unheard("no optimizer step was seen")
-            return {"learning_rate": unseen if self.watch.recipe else None}
-        return {"rates": {"rates": self.rates}, "learning_rate": self.watch.recipe and self.rate()}
+        trained = {"loss": [], "by_examples": [], "examples": []}
+        for total, weighted, passes, taken, examples in self.reports:
+            one_each = 0 < passes == taken < MOST_PASSES  # an accumulation divides its losses
+            trained["loss"].append(finite(float(total) / passes) if one_each else None)
+            trained["by_examples"].append(finite(float(weighted) / examples) if one_each and examples else None)
+            trained["examples"].append(examples or None)
+        return {"targets": self.targets(), "trained": trained if self.reports else None}
 
-    def rate(self) -> dict | Unheard:
-        images = self.watch.counts.images_per_step() if self.watch.counts.images else None
-        if not images:
-            return Unheard("the length of a batch is not known")
-        rising = self.step > 1 and self.last > self.before
-        kinds = [type(each).__name__ for each in self.watch.optimizers]
-        return self.watch.recipe | {"used": self.peaks, "images": images, "rising": rising, "optimizer": kinds[0]}
+
+def eager(*tensors) -> bool:
+    """Whether these are tensors that hold numbers now: nothing is traced, transformed or captured."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    if not all(type(each) in (torch.Tensor, nn.Parameter) and not wrapped(each) for each in tensors):
+        return False
+    return not (tensors[0].is_cuda and torch.cuda.is_current_stream_capturing())

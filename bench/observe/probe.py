@@ -1,13 +1,18 @@
-"""What every probe of a Watch is: one thing that is seen of a training, put up, told what happens, and taken down.
+"""What every check of a Watch is: one thing seen of a training, put up, told what happens, and taken down.
 
-A probe changes nothing in what is computed, draws no random number, and speaks to no other rank: what the ranks saw is
-put together at the end (bench/observe/together.py).
+A check changes nothing in what is computed, draws no random number, and sends nothing to other ranks: rank 0 combines
+what the ranks saw at the end.
 """
 
+import contextlib
+import functools
+import sys
 from collections.abc import Callable
 from typing import ClassVar
 
-from bench.observe.listening import listen
+import numpy as np
+import torch
+
 from bench.structure import parameters_of
 
 
@@ -18,9 +23,22 @@ class Unheard(Exception):
 class Probe:
     """One thing that a Watch (bench/observe/watch.py) sees.
 
-    It is told what happens by the methods below, which do nothing here. What one of them raises never reaches the
-    script: the probe is deaf from then on, and says so. A function that it gives to torch itself, a hook or a stand-in,
-    is ``guarded``; ``listen`` does it.
+    It is told what happens by those of these methods that it has. What they raise never reaches the script: the probe
+    then gets no more calls, and the report says so.
+
+    follow(model, optimizer)         model and optimizer are known, as the script uses them
+    begin(loader)                    the first epoch of all begins
+    start()                          the training starts: model and optimizers have their initial state
+    before_iter(epoch)               an epoch (bench/observe/view.py) begins: ``iter(loader)`` is called next
+    after_iter(epoch, iterator)      ``iter(loader)`` has returned its iterator; None: it raised
+    asked(epoch)                     the script waits for a batch: ``next(iterator)`` is called next
+    drawn(epoch, iterator, indices)  torch's iterator has drawn the indices of a batch, which is fetched later
+    fetched(epoch, batch)            a batch is there, and is handed to the script next
+    trained(epoch)                   the script asks for the next batch, or has ended: it is done with this one
+    epoch_ended(epoch)               the epoch is over, at its end or before
+    before_step(optimizer)           a step of any optimizer of the process begins; Horovod steps twice
+    after_step(optimizer)            an optimizer's step has been taken
+    metric(values)                   the script reports the metrics of an epoch
 
     joins: for each key of ``observed`` (bench/record/observed.py) that comes from here, the function that makes it of
     the ranks' parts, a list by rank. It may return None or raise ``Unheard``. silent: why a part is None, in words.
@@ -31,52 +49,17 @@ class Probe:
 
     def __init__(self, watch):
         self.watch, self.listening = watch, []
+        self.setup()
+
+    def setup(self) -> None:
+        """The Watch is made."""
 
     def guarded(self, function: Callable) -> Callable:
         return self.watch.guarded(self, function)
 
     def listen(self, owner, name: str, *listeners: Callable) -> None:
-        """``listening.listen`` with methods of this probe, until ``close``."""
+        """``listen`` with methods of this probe, until ``close``."""
         self.listening.append(listen(owner, name, *map(self.guarded, listeners)))
-
-    def follow(self, model, optimizer) -> None:
-        """Model and optimizer are known, as the script uses them."""
-
-    def begin(self, loader) -> None:
-        """The first epoch of all begins."""
-
-    def start(self) -> None:
-        """The training starts: model and optimizers have their state from the start."""
-
-    def before_iter(self, epoch) -> None:
-        """An epoch (bench/observe/view.py) begins: ``iter(loader)`` is called next."""
-
-    def after_iter(self, epoch, iterator) -> None:
-        """``iter(loader)`` has returned its iterator; None: it raised."""
-
-    def asked(self, epoch) -> None:
-        """The script waits for a batch: ``next(iterator)`` is called next."""
-
-    def drawn(self, epoch, iterator, indices) -> None:
-        """torch's iterator has drawn the indices of a batch, which is fetched next, or later by a worker."""
-
-    def fetched(self, epoch, batch) -> None:
-        """A batch is there, and is handed to the script next."""
-
-    def trained(self, epoch) -> None:
-        """The script asks for the next batch, or has ended: it is done with this one."""
-
-    def epoch_ended(self, epoch) -> None:
-        """The epoch is over, at its end or before."""
-
-    def before_step(self, optimizer) -> None:
-        """An optimizer's step begins: any optimizer's of the process, and Horovod steps twice."""
-
-    def after_step(self, optimizer) -> None:
-        """An optimizer's step has been taken."""
-
-    def metric(self, values: dict) -> None:
-        """The script says what it would print of an epoch."""
 
     def close(self) -> None:
         """Take everything down: before ``part``, or when enough was seen."""
@@ -90,5 +73,128 @@ class Probe:
 
 
 def held_by(optimizer) -> set[int]:
-    """The ids of an optimizer's parameters."""
     return set(map(id, parameters_of(optimizer)))
+
+
+# --- calls of torch's functions -----------------------------------------------------------------------------------
+
+# The methods of DistributedDataParallel with which a pass begins and ends: torch.compile looks at forward itself.
+BEGINS, ENDS = "_pre_forward", "_post_forward"
+heard = {}  # (owner, name) -> Heard, for every function that has a listener now
+
+
+def uncompiled(function: Callable) -> Callable:
+    """A function that Dynamo runs as it is, with all that it calls."""
+    return torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function
+
+
+def skipped(stand_in: Callable) -> Callable:
+    """A stand-in that Dynamo does not compile; what it calls it does. In a trace it must pass calls on by itself."""
+    if "torch._dynamo" in sys.modules:  # an optimizer imports it
+        with contextlib.suppress(ImportError):  # a private name of torch's
+            from torch._dynamo.eval_frame import skip_code
+
+            skip_code(stand_in.__code__)
+    return stand_in
+
+
+class Heard:
+    """A function replaced by a stand-in that tells listeners of its calls. owner: a module or a class.
+
+    torch.compile sees torch's own function: the stand-in is neither traced nor compiled, and calls in a graph are not
+    heard.
+    """
+
+    def __init__(self, owner, name: str):
+        self.owner, self.name, self.listeners = owner, name, []
+        self.own, function = vars(owner).get(name), getattr(owner, name)
+        before, after, failed = map(uncompiled, (self.before, self.after, self.failed))
+
+        @functools.wraps(function)
+        def stand_in(*arguments, **options):
+            if torch.compiler.is_compiling():
+                return function(*arguments, **options)
+            listeners, ends = before(arguments, options)
+            try:
+                result = function(*arguments, **options)
+            except BaseException as error:
+                failed(listeners, error, arguments)
+                raise
+            after(ends, result)
+            return result
+
+        self.stand_in = skipped(stand_in)
+        setattr(owner, name, stand_in)
+
+    def before(self, arguments: tuple, options: dict) -> tuple:
+        listeners = tuple(self.listeners)
+        return listeners, [then for listener, _ in listeners if (then := listener(arguments, options))]
+
+    def after(self, ends: list, result) -> None:
+        for then in ends:
+            then(result)
+
+    def failed(self, listeners: tuple, error: BaseException, arguments: tuple) -> None:
+        for _, raised in listeners:
+            raised(error, arguments)
+
+    def end(self) -> None:
+        """Give torch its own function back, unless somebody else has replaced the stand-in: it then passes calls on."""
+        if vars(self.owner).get(self.name) is self.stand_in:
+            if self.own is None:  # inherited
+                delattr(self.owner, self.name)
+            else:
+                setattr(self.owner, self.name, self.own)
+
+
+def listen(owner, name: str, listener: Callable, raised: Callable = lambda error, arguments: None) -> Callable:
+    """Have ``listener(arguments, options)`` called before every call of ``owner.name``, with the object first if it is
+    a method; what it returns, if anything, is called with the result. ``raised(error, arguments)`` is called instead
+    if the call raises. None of them may raise (``Watch.guarded``). Listeners may come and go in any order.
+
+    Returns the function that ends it.
+    """
+    there = heard.get((owner, name))
+    if there is None:
+        there = heard[owner, name] = Heard(owner, name)
+    pair = listener, raised
+    there.listeners.append(pair)
+
+    def end() -> None:
+        if pair in there.listeners:
+            there.listeners.remove(pair)
+        if not there.listeners and heard.get((owner, name)) is there:
+            del heard[owner, name]
+            there.end()
+
+    return end
+
+
+# --- the parts of all ranks ---------------------------------------------------------------------------------------
+
+
+def put_together(parts: list[dict], known: dict, joins: dict[str, Callable]) -> tuple[dict, dict[str, str]]:
+    """``observed`` of the ranks' parts, and for what was not observed by all of them the reason, if one is known.
+
+    known: what is known besides the parts. joins: key of observed -> the function that makes it of a list by rank.
+    """
+    observed, unheard = {"world_size": len(parts), **known}, {}
+    for name, join in joins.items():
+        own = [part.get(name) for part in parts]
+        try:
+            if reason := next((part for part in own if isinstance(part, Unheard)), None):
+                raise reason
+            if all(part is not None for part in own):
+                observed[name] = join(own)
+        except Unheard as why:
+            unheard[name] = str(why)
+    return {name: value for name, value in observed.items() if value is not None}, unheard
+
+
+def columns(parts: list[dict]) -> dict[str, list]:
+    return {key: [part[key] for part in parts] for key in parts[0] if all(key in part for part in parts)}
+
+
+def finite(value) -> float | None:
+    """A number that JSON has; None for one that is not finite."""
+    return float(value) if np.isfinite(value) else None

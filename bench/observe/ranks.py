@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from bench.observe.probe import Unheard
 
-# How many processes a launcher says that it started, and which one this is.
+# The variables in which a launcher gives the number of processes, and the rank of this one.
 LAUNCHERS = (
     ("WORLD_SIZE", "RANK"), ("HOROVOD_SIZE", "HOROVOD_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"), ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
@@ -41,11 +41,11 @@ class Ranks:
         self.look()
 
     def look(self) -> None:
-        """Find out which engine has been initialised. What was once there is kept: a group may be destroyed."""
+        """Find out which backend has been initialised. What was found is kept: a group may be destroyed."""
         horovod = sys.modules.get("horovod.torch")
         if dist.is_available() and dist.is_initialized():
             self.rank, self.count, self.joined = dist.get_rank(), dist.get_world_size(), True
-            with contextlib.suppress(Exception):  # torch's name for it is its own
+            with contextlib.suppress(Exception):  # a private name of torch's
                 self.store = dist.distributed_c10d._get_default_store()
         elif horovod and horovod.is_initialized():
             self.rank, self.count, self.joined = horovod.rank(), horovod.size(), True
@@ -74,7 +74,6 @@ class Ranks:
             raise Unheard(f"the ranks cannot meet: {str(error).splitlines()[0]}") from None
 
     def by_collective(self, part, join: Callable, limit_s: float):
-        """The same by Horovod's collectives, where MPI has started the ranks."""
         horovod = sys.modules["horovod.torch"]
         if not horovod.is_initialized():
             raise Unheard("the ranks cannot meet after hvd.shutdown(): call report before it")
@@ -89,20 +88,18 @@ class Ranks:
 
 
 class HorovodStore:
-    """The store of keys at which Horovod's ranks have found each other, as torch's stores are called."""
+    """The store of keys at which Horovod's ranks have found each other, with the methods of torch's stores."""
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
 
     @classmethod
     def found(cls) -> "HorovodStore | None":
-        """That of horovodrun with Gloo; None under MPI, which has none."""
         with contextlib.suppress(KeyError, ValueError):
             return cls(os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
         return None
 
     def ask(self, method: str, key: str, value: bytes | None = None) -> bytes | None:
-        """One request; None where the key is not there. Raises OSError when the server is gone."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=STORE_S)
         try:
             connection.request(method, f"/bench-watch/{key.replace('/', '.')}", value)
@@ -121,40 +118,37 @@ class HorovodStore:
         return all(self.get(key) is not None for key in keys)
 
     def clone(self) -> "HorovodStore":
-        """Every request has a connection of its own."""
-        return self
+        return self  # every request has its own connection
 
 
 class Meeting:
-    """All ranks at one key of a store: each leaves its part, rank 0 joins them, each takes the result."""
-
     def __init__(self, store, key: str, rank: int, count: int, limit_s: float, ended: Callable[[int], str]):
         self.store, self.key, self.rank, self.count, self.limit_s = store, key, rank, count, limit_s
         self.deadline, self.ended = time.monotonic() + limit_s, ended
 
     def hold(self, part, join: Callable[[list], object]):
         """The result of all parts. Raises Unheard when a rank does not come in time, or has ended."""
+        others = range(1, self.count)
         if self.rank:
             self.leave(f"part{self.rank}", part)
             self.deadline += 0.5 * self.limit_s  # rank 0 may have come last, and works
             result = self.take("result", 0)
             self.store.set(f"{self.key}/took{self.rank}", "1")
         else:
-            missing = [rank for rank in range(1, self.count) if not self.wait(f"part{rank}", rank)]
+            missing = [rank for rank in others if not self.wait(f"part{rank}", rank)]
             if missing:
                 result = Unheard(self.why_not(missing))
             else:
-                result = join([part, *(self.take(f"part{rank}", rank) for rank in range(1, self.count))])
+                result = join([part, *(self.take(f"part{rank}", rank) for rank in others)])
             self.leave("result", result)
             self.deadline = time.monotonic() + min(5.0, self.limit_s)
-            for rank in range(1, self.count):  # whoever keeps the store must not go before all have read it
+            for rank in others:  # the rank that keeps the store must not go before all have read it
                 self.wait(f"took{rank}", rank)
         if isinstance(result, Unheard):
             raise result
         return result
 
     def wait(self, name: str, rank: int) -> bool:
-        """Whether a key of a rank's is there before the deadline."""
         looks = itertools.count(1)
         while not self.store.check([f"{self.key}/{name}"]):
             if time.monotonic() > self.deadline or (next(looks) % LOOKS == 0 and self.ended(rank)):
@@ -163,7 +157,6 @@ class Meeting:
         return True
 
     def why_not(self, ranks: list[int]) -> str:
-        """Why these ranks have left nothing."""
         if ended := [f"rank {rank} has ended ({why})" for rank in ranks if (why := self.ended(rank))]:
             return ", ".join(ended)
         return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not call it within {self.limit_s:g} s"
@@ -176,7 +169,6 @@ class Meeting:
         self.store.set(f"{self.key}/{name}", str(len(pieces)))
 
     def take(self, name: str, rank: int):
-        """Raises Unheard when the rank does not leave it."""
         if not self.wait(name, rank):
             raise Unheard(self.why_not([rank]))
         pieces = int(self.store.get(f"{self.key}/{name}"))
@@ -184,20 +176,15 @@ class Meeting:
         return Unpickler(io.BytesIO(zlib.decompress(data))).load()
 
 
-# What a pickle of plain values and arrays names: what else it has in it, it needs no name for.
-ARRAYS = (
-    np.zeros(0).__reduce__()[0],
-    np.zeros(0).__reduce_ex__(5)[0],
-    np.float64(0).__reduce__()[0],
-    np.ndarray,
-    np.dtype,
-)
+# What a pickle of plain values and arrays names.
+ARRAYS = (np.zeros(0).__reduce__()[0], np.zeros(0).__reduce_ex__(5)[0], np.float64(0).__reduce__()[0], np.ndarray,
+          np.dtype)  # fmt: skip
 PICKLED = {(each.__module__, each.__qualname__): each for each in (*ARRAYS, Unheard, set, frozenset, range, complex)}
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads what ranks leave for each other, numbers, texts and arrays of them, and nothing else: whoever can reach the
-    store can put a pickle there, and a pickle may call any function that it names."""
+    """Reads what ranks leave for each other, numbers, texts and arrays of them, and nothing else: anybody who reaches
+    the store can put a pickle there, and a pickle may call any function that it names."""
 
     def find_class(self, module: str, name: str):
         if (module, name) not in PICKLED:

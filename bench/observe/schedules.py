@@ -1,15 +1,17 @@
-"""The learning rate of every step, and torch's schedules that set it: whether their length is that of the training."""
+"""The learning rate of every step: whether it is the same on all ranks and the recipe's, and whether the length of
+torch's schedules that set it is that of the training."""
 
 import gc
+import itertools
 import sys
 from typing import ClassVar
 
 import torch
 from torch.optim import lr_scheduler as torchs
 
-from bench.observe.probe import Probe, Unheard
-from bench.observe.together import finite
+from bench.observe.probe import Probe, Unheard, finite
 from bench.observe.weights import looked_at
+from bench.record.observed import rate_of
 
 MOST_RATES = 2048  # that are kept of an optimizer; beyond it every second one goes
 ZERO = 1e-7  # of the peak: a cosine ends at the rounding of 0
@@ -20,11 +22,67 @@ NEAR, LOW = 0.2, 0.02  # of the peak: still near it; as good as 0
 LENGTHS = ("total_steps", "T_max", "total_iters", "num_training_steps", "max_steps", "max_iters", "max_epochs")
 FREE = ("StepLR", "ExponentialLR", "MultiplicativeLR", "CyclicLR", "CosineAnnealingWarmRestarts", "ReduceLROnPlateau",
         "SWALR")  # fmt: skip
+NO_STEP = "no optimizer step was seen"
+
+
+def watched_rate(parts: list[dict]) -> dict | None:
+    """A Watch's learning rate. images: of one optimizer step of one rank; used: the highest of each group."""
+    part = parts[0]
+    if part["rising"]:
+        raise Unheard("the learning rate was still rising at the end")
+    used = part["used"]
+    rate = rate_of(max(used), part["lr"], sum(part["images"] for part in parts), part["lr_batch"])
+    return rate | {"groups": used, "optimizer": part["optimizer"]}
+
+
+def rates_of(parts: list[dict]) -> dict:
+    """Learning rates by rank: the first step looked at in which they differ, if any, and what they are there."""
+    common = [step for step in parts[0]["rates"] if all(step in part["rates"] for part in parts)]
+    for step in common:
+        found = [part["rates"][step] for part in parts]
+        if any(rates != found[0] for rates in found):
+            group = next((i for i, values in enumerate(zip(*found, strict=False)) if len(set(values)) > 1), 0)
+            return {"looked_at": len(common), "apart_at": step, "by_rank": [rates[group] for rates in found]}
+    return {"looked_at": len(common), "apart_at": None, "by_rank": []}
+
+
+class Rates(Probe):
+    joins: ClassVar = {"learning_rate": watched_rate, "rates": rates_of}
+    silent: ClassVar = {"learning_rate": "no recipe: Watch(…, lr=, lr_batch=)", "rates": NO_STEP}
+
+    def setup(self) -> None:
+        self.step, self.rates, self.peaks, self.last, self.before = 0, {}, [], 0.0, 0.0
+
+    def before_step(self, optimizer) -> None:
+        if self.watch.stepping > 1 or not self.watch.steps_model(optimizer):
+            return
+        self.step += 1
+        look = looked_at(self.step)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        if any(isinstance(rate, torch.Tensor) for rate in rates):
+            if not look:
+                return  # to read it would make the host wait for the device
+            rates = [float(rate) for rate in rates]
+        if look:
+            self.rates[self.step] = rates
+        self.peaks = [max(pair) for pair in itertools.zip_longest(self.peaks, rates, fillvalue=0.0)]
+        self.before, self.last = self.last, max(rates)
+
+    def part(self) -> dict:
+        if not self.peaks:
+            return {"learning_rate": Unheard(NO_STEP) if self.watch.recipe else None}
+        return {"rates": {"rates": self.rates}, "learning_rate": self.watch.recipe and self.rate()}
+
+    def rate(self) -> dict | Unheard:
+        images = self.watch.counts.images_per_step() if self.watch.counts.images else None
+        if not images:
+            return Unheard("the length of a batch is not known")
+        rising = self.step > 1 and self.last > self.before
+        kind = type(self.watch.optimizers[0]).__name__
+        return self.watch.recipe | {"used": self.peaks, "images": images, "rising": rising, "optimizer": kind}
 
 
 class Curve:
-    """The highest rate of an optimizer's groups, step by step."""
-
     def __init__(self):
         self.steps, self.stride, self.rates = 0, 1, []
         self.peak = self.last = 0.0
@@ -50,14 +108,13 @@ class Curve:
         held = next((count for count, rate in enumerate(reversed(rates)) if rate != levels[-1]), len(rates))
         if held > 2 * len(rates) / len(levels):
             return None  # the end is a plateau
-        top = max(range(len(levels)), key=lambda place: levels[place])
+        top = levels.index(max(levels))
         fall = levels[top:]
-        low = min(range(len(fall)), key=lambda place: fall[place])
-        rise = fall[low:]
+        rise = fall[fall.index(min(fall)) :]
         if top == len(levels) - 1 and levels == sorted(levels):
             return "rises"
         near = self.last > NEAR * self.peak
-        if near and fall[low] < LOW * self.peak and len(rise) >= LEVELS and rise == sorted(rise):
+        if near and rise[0] < LOW * self.peak and len(rise) >= LEVELS and rise == sorted(rise):
             return "again"
         fall = fall[1 - len(fall) % 2 :]  # with a level in the middle
         drop = fall[0] - fall[-1]
@@ -70,13 +127,10 @@ class Curve:
 
 
 class Schedules(Probe):
-    """The rates of the optimizers that step with the model's parameters, and the schedulers that are theirs."""
-
     joins: ClassVar = {"schedules": lambda parts: parts[0]}
-    silent: ClassVar = {"schedules": "no optimizer step was seen"}
+    silent: ClassVar = {"schedules": NO_STEP}
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.optimizers, self.curves, self.found, self.begun = {}, {}, {}, {}
 
     def before_step(self, optimizer) -> None:
@@ -112,34 +166,22 @@ class Schedules(Probe):
         return {"schedules": [self.described(optimizer) for optimizer in self.optimizers.values()]}
 
     def described(self, optimizer) -> dict:
-        """An optimizer's curve, and its schedulers: kind; length, the steps that it is made for, None where it has
-        none; ends, whether it must not be stepped further; taken, its steps, in this process and before; here, those in
-        this process, None where nobody knows."""
+        """An optimizer's curve, and its schedulers: kind; length, the steps that it is made for, None if it has none;
+        ends, whether it must not be stepped further; taken, its steps, in this process and before; here, those in this
+        process, None if that is not known."""
         curve, groups = self.curves[id(optimizer)], groups_of(optimizer)
         kinds = [each for each in self.found.values() if isinstance(each, torchs.SequentialLR)]
         within = {id(part) for each in kinds for part in each._schedulers}
-        own = {key: each for key, each in self.found.items()
-               if key not in within and groups & groups_of(each.optimizer)}  # fmt: skip
         prepared = "accelerate.scheduler" in sys.modules  # steps them once per process, and may be right to
-        schedulers = [
-            {
-                "kind": type(each).__name__,
-                "length": length_of(each),
-                "ends": ends(each),
-                "taken": finite(each.last_epoch),
-                "here": None if prepared else finite(each.last_epoch - self.begun.get(key, each.last_epoch)),
-            }
-            for key, each in own.items()
-        ]
+        schedulers = []
+        for key, each in self.found.items():
+            if key not in within and groups & groups_of(each.optimizer):
+                here = None if prepared else finite(each.last_epoch - self.begun.get(key, each.last_epoch))
+                schedulers.append({"kind": type(each).__name__, "length": length_of(each), "ends": ends(each),
+                                   "taken": finite(each.last_epoch), "here": here})  # fmt: skip
         shaped = not any(each["ends"] or each["kind"] in (*FREE, "MultiStepLR") for each in schedulers)
-        return {
-            "steps": curve.steps,
-            "peak": finite(curve.peak),
-            "last": finite(curve.last),
-            "zeros": curve.zeros,
-            "trend": curve.trend() if shaped else None,
-            "schedulers": schedulers,
-        }
+        return {"steps": curve.steps, "peak": finite(curve.peak), "last": finite(curve.last), "zeros": curve.zeros,
+                "trend": curve.trend() if shaped else None, "schedulers": schedulers}  # fmt: skip
 
 
 def groups_of(*optimizers) -> set[int]:
@@ -148,7 +190,6 @@ def groups_of(*optimizers) -> set[int]:
 
 
 def length_of(scheduler) -> int | float | None:
-    """The number of its own steps that a scheduler is made for."""
     if type(scheduler).__name__ in FREE:
         return None
     if isinstance(scheduler, torchs.SequentialLR):

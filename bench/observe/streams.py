@@ -1,7 +1,7 @@
 """Random numbers: which generators are drawn from while a batch is fetched or a step is trained, and whether those of
 two ranks are in the same state.
 
-Only the states are looked at, as they are before and after; numbers are drawn from copies alone.
+Only the states are looked at, before and after; numbers are drawn from copies alone.
 """
 
 import functools
@@ -38,17 +38,18 @@ NUMBERS_PER_S = 500_000_000  # that a thread draws at most
 MOST_NUMBERS = 1 << 25  # that are drawn from a copy
 
 Fetch = dict[str, tuple[str, str, bool]]  # generator -> state before and after, and whether it was only drawn from
+GENERATORS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
+OF_PROCESS = {"torch": torch.default_generator, "random": random._inst, "numpy": np.random.mtrand._rand}
 
 
 def digest(value) -> str:
-    """A short hash."""
     return hashlib.blake2b(value if isinstance(value, bytes) else repr(value).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)
 class State:
-    """A generator's state. whole: a hash of it. seed: what stays while numbers are drawn, where there is such a thing.
-    bits: elsewhere the state of the bit generator of NumPy's that draws the same numbers. All words of a Mersenne
+    """A generator's state. whole: a hash of it. seed: the part that stays while numbers are drawn, if there is one.
+    bits: otherwise the state of the bit generator of NumPy's that draws the same numbers. All words of a Mersenne
     Twister are replaced by every 624th number, and by the first one after a seed. fresh: no number has been drawn since
     it was seeded, as far as the state tells."""
 
@@ -58,15 +59,13 @@ class State:
     fresh: bool = False
 
     def comes_to(self, later: "State", seconds: float) -> bool:
-        """Whether it comes to the later state if numbers are drawn, as many as can be drawn in this time."""
         if self.bits is None or later.bits is None:
             return self.seed == later.seed and not later.fresh
         return draws_on(self.bits, later.bits, min(MOST_NUMBERS, 10_000 + int(seconds * NUMBERS_PER_S)))
 
 
 def draws_on(before: dict, after: dict, most: int) -> bool:
-    """Whether a bit generator of NumPy's that draws on from one state comes to another one: whether what it would draw
-    next is among what a copy draws."""
+    """Whether a bit generator of NumPy's comes to another state: a copy draws what that one would draw next."""
     kind = getattr(np.random, before["bit_generator"], None)
     if kind is None or before["bit_generator"] != after["bit_generator"]:
         return False
@@ -82,54 +81,39 @@ def draws_on(before: dict, after: dict, most: int) -> bool:
 
 
 def state_of_torch(state: torch.Tensor) -> State:
-    """torch's: the seed stands first, on a CPU and on a GPU, and how far it is next. state: [bytes] uint8."""
+    """The seed stands first, on a CPU and on a GPU, and how far it is next. state: [bytes] uint8."""
     raw = state.numpy().tobytes()
     return State(digest(raw), digest(raw[:8]), fresh=not any(raw[16:24] or raw[8:16]))
 
 
-def state_of_python(state: tuple) -> State:
-    """Python's Mersenne Twister: 624 words, and the place among them."""
-    *words, place = state[1]
-    return state_of_numpy({"bit_generator": "MT19937", "state": {"key": np.array(words, np.uint32), "pos": place},
-                           "gauss": state[2]})  # fmt: skip
-
-
-def state_of_numpy(state: dict) -> State:
-    """NumPy's, of any bit generator."""
-    return State(digest(with_bytes(state)), bits=state, fresh=state["state"].get("pos") == 624)
+def state_of(generator) -> State:
+    if isinstance(generator, torch.Generator):
+        return state_of_torch(generator.get_state())
+    if isinstance(generator, random.Random):  # 624 words, and the place among them
+        _, (*words, place), gauss = generator.getstate()
+        twister = {"key": np.array(words, np.uint32), "pos": place}
+        bits = {"bit_generator": "MT19937", "state": twister, "gauss": gauss}
+    elif isinstance(generator, np.random.RandomState):
+        bits = generator.get_state(legacy=False)
+    else:
+        bits = generator.bit_generator.state
+    return State(digest(with_bytes(bits)), bits=bits, fresh=bits["state"].get("pos") == 624)
 
 
 def with_bytes(value):
-    """A dict of dicts, with bytes for its arrays."""
     if isinstance(value, dict):
         return {name: with_bytes(part) for name, part in value.items()}
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
-def state_of(generator) -> State:
-    """The state of a generator that an object holds."""
-    if isinstance(generator, torch.Generator):
-        return state_of_torch(generator.get_state())
-    if isinstance(generator, random.Random):
-        return state_of_python(generator.getstate())
-    if isinstance(generator, np.random.RandomState):
-        return state_of_numpy(generator.get_state(legacy=False))
-    return state_of_numpy(generator.bit_generator.state)
-
-
-GENERATORS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
-
-
 def global_states(on_gpu: bool = False) -> dict[str, State]:
-    """The generators that belong to the process."""
-    states = {
-        "torch": state_of_torch(torch.get_rng_state()),
-        "random": state_of_python(random.getstate()),
-        "numpy": state_of_numpy(np.random.get_state(legacy=False)),
-    }
+    states = {name: state_of(generator) for name, generator in OF_PROCESS.items()}
     if on_gpu and torch.cuda.is_initialized():
         states["torch.cuda"] = state_of_torch(torch.cuda.get_rng_state())
     return states
+
+
+# --- generators that a data set holds -----------------------------------------------------------------------------
 
 
 def held(**roots) -> Iterator[tuple[str, object]]:
@@ -160,7 +144,9 @@ def parts_of(item) -> Iterable[tuple[str, object]]:
     else:
         pairs = [(f".{key}", value) for key, value in list(getattr(item, "__dict__", {}).items())]
         pairs += [(f".{key}", getattr(item, key)) for key in UNLISTED.get(type(item), ())]
-        pairs += [(f".{key}", cell.cell_contents) for key, cell in cells_of(item) if cell != types.CellType()]
+        if isinstance(item, types.FunctionType):  # the variables that it has from where it was made
+            cells = zip(item.__code__.co_freevars, item.__closure__ or (), strict=False)
+            pairs += [(f".{key}", cell.cell_contents) for key, cell in cells if cell != types.CellType()]
     plain = (str, bytes, int, float, bool, type(None))
     return [(at, value) for at, value in pairs if not isinstance(value, plain)]
 
@@ -168,24 +154,18 @@ def parts_of(item) -> Iterable[tuple[str, object]]:
 UNLISTED = {functools.partial: ("func", "args", "keywords"), types.MethodType: ("__self__",)}  # not in __dict__
 
 
-def cells_of(function) -> Iterable[tuple[str, types.CellType]]:
-    """The variables that a function has from where it was made."""
-    if not isinstance(function, types.FunctionType):
-        return []
-    return zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-
-
 def generators_around(item, looked_at: set) -> Iterator[tuple[str, object]]:
-    """The generators in an object's classes and module, but for those of ``global_states``."""
+    """The generators in an object's classes and module, except those of the process."""
     module = sys.modules.get(getattr(item, "__module__", None))
-    of_process = (torch.default_generator, random._inst, np.random.mtrand._rand)
     for space in (module, *type(item).__mro__):
         if isinstance(space, type | types.ModuleType) and id(space) not in looked_at:
             looked_at.add(id(space))
             for name, part in list(vars(space).items()):
-                if issubclass(type(part), GENERATORS) and not any(part is each for each in of_process):
+                if issubclass(type(part), GENERATORS) and not any(part is each for each in OF_PROCESS.values()):
                     yield f"{space.__name__}.{name}", part
 
+
+# --- fetches ------------------------------------------------------------------------------------------------------
 
 MADE = State("", "made")  # of a generator that is not there yet
 
@@ -200,44 +180,39 @@ class Fetches:
         self.begun, self.since, self.seen = None, 0.0, []
 
     def states(self) -> dict[str, State]:
-        """As they are now."""
         return global_states() | {name: state_of(generator) for name, generator in held(**self.roots)}
 
     def begins(self) -> None:
-        """A batch is fetched next."""
         if len(self.seen) < FETCHES:
             self.begun, self.since = self.states(), time.thread_time()
 
     def ends(self) -> bool:
-        """It is there; returns whether its states were looked at. A generator that is again in the state to which a
-        fetch has seeded it has been seeded alike."""
-        if self.begun:
-            seconds, now = time.thread_time() - self.since, self.states()
-            fetch = used(dict.fromkeys(now, MADE) | self.begun, now, seconds)
-            alike = [name for name, state in self.seeded.items() if name in now and now[name].whole == state]
-            fetch = {name: seen for name, seen in fetch.items() if seen[2] or not now[name].fresh}
-            self.seen.append({name: (self.seeded[name], self.seeded[name], False) for name in alike} | fetch)
-            self.seeded.update({name: after for name, (_, after, only) in fetch.items() if not only})
-            self.begun = None
-            return True
-        return False
+        """The batch is there; returns whether its states were looked at. A generator that is again in the state to
+        which a fetch has seeded it was seeded with the same number."""
+        if not self.begun:
+            return False
+        seconds, now = time.thread_time() - self.since, self.states()
+        fetch = used(dict.fromkeys(now, MADE) | self.begun, now, seconds)
+        again = [name for name, state in self.seeded.items() if name in now and now[name].whole == state]
+        fetch = {name: seen for name, seen in fetch.items() if seen[2] or not now[name].fresh}
+        self.seen.append({name: (self.seeded[name], self.seeded[name], False) for name in again} | fetch)
+        self.seeded.update({name: after for name, (_, after, only) in fetch.items() if not only})
+        self.begun = None
+        return True
 
 
 def used(before: dict[str, State], after: dict[str, State], seconds: float = 1.0) -> Fetch:
     """The generators that are in another state than before, after this time."""
-    return {name: (before[name].whole, stands.whole, before[name].comes_to(stands, seconds))
-            for name, stands in after.items() if name in before and before[name].whole != stands.whole}  # fmt: skip
+    return {name: (before[name].whole, now.whole, before[name].comes_to(now, seconds))
+            for name, now in after.items() if name in before and before[name].whole != now.whole}  # fmt: skip
 
-
-# --- workers ------------------------------------------------------------------------------------------------------
 
 here = threading.local()  # .notes: where a worker writes that this thread forks now
 hooked = []  # what runs in a forked process stays for the life of this one, so it is put up once
 
 
 def in_child() -> None:
-    """In a forked process: if it is a loader's worker, let its first fetches be seen. The process that trains is
-    another one: here torch's own class may be changed."""
+    """In a forked process: if it is a loader's worker, let its first fetches be seen."""
     notes = getattr(here, "notes", None)
     if notes is None:
         return
@@ -249,8 +224,7 @@ def in_child() -> None:
 
 
 def seen_in_worker(fetch: Callable, notes: mmap.mmap) -> Callable:
-    """A fetcher's ``fetch`` that writes down the random states of its first calls. A worker that stays has another
-    fetcher in each epoch."""
+    """A fetcher's ``fetch`` that writes down its first calls' random states; a new epoch has a new fetcher."""
     fetchers, watching, seeded = [], [], {}
 
     def fetch_and_look(fetcher, index):
@@ -283,18 +257,13 @@ def slot_of(epoch: int, worker: int) -> int:
 
 
 def read(notes: mmap.mmap | None, epoch: int) -> dict[int, list[Fetch]]:
-    """What each worker wrote."""
     found = {}
-    if notes is None or epoch >= EPOCHS:
-        return found
-    for worker in range(WORKERS):
+    for worker in range(WORKERS) if notes is not None and epoch < EPOCHS else ():
         place = slot_of(epoch, worker)
-        text = notes[place : place + SLOT].rstrip(b"\0")
-        if text:
-            try:
-                found[worker] = json.loads(text)
-            except ValueError:  # half-written, or too long
-                continue
+        try:
+            found[worker] = json.loads(notes[place : place + SLOT].rstrip(b"\0"))
+        except ValueError:  # empty, half-written, or too long
+            continue
     return found
 
 
@@ -304,8 +273,8 @@ def read(notes: mmap.mmap | None, epoch: int) -> dict[int, list[Fetch]]:
 def same_stream(one: list[Fetch], other: list[Fetch]) -> list[str]:
     """The generators from which two processes draw the same numbers.
 
-    They do when both start a fetch from the same state and only draw on from there. Where a fetch seeds the generator
-    anew, by the example perhaps, they do when all fetches begin alike, or all end alike.
+    They do when both start a fetch from the same state and only draw on from there. If each fetch seeds the generator,
+    by the example perhaps, they do when all fetches begin alike, or all end alike.
     """
     names = [name for name in (one[0] if one and other else {}) if name in other[0]]
     return [name for name in names if alike([f[name] for f in one if name in f], [f[name] for f in other if name in f])]
@@ -319,14 +288,8 @@ def alike(one: list, other: list) -> bool:
     return len(pairs) > 1 and any(all(a[when] == b[when] for a, b in pairs) for when in (0, 1))
 
 
-def same_in_workers(processes: dict[str | int, list[Fetch]]) -> set[str]:
-    """The generators from which two loading processes of one rank draw the same numbers."""
-    return {name for one, other in itertools.combinations(processes.values(), 2) for name in same_stream(one, other)}
-
-
 def same_in_epochs(epochs: list[dict[str | int, list[Fetch]]]) -> set[str]:
-    """The generators from which two epochs draw the same numbers. Of one that each fetch seeds, by the example
-    perhaps, that is not known."""
+    """The generators from which two epochs draw the same numbers; not known of one that each fetch seeds."""
     found = [{place for fetches in epoch.values() for place in places_of(fetches)} for epoch in epochs]
     return {name for one, other in itertools.combinations(found, 2) for name, *_ in one & other}
 
@@ -342,21 +305,13 @@ def places_of(fetches: list[Fetch]) -> Iterator[tuple]:
             yield name, "each", next(iter(ends))[0]
 
 
-def seeded_anew(epochs: list[dict[str | int, list[Fetch]]]) -> set[str]:
-    """The generators that are seeded while batches are fetched."""
-    return {name for epoch in epochs for fetches in epoch.values() for fetch in fetches
-            for name, (_, _, only) in fetch.items() if not only}  # fmt: skip
-
-
 def streams_of(ranks: list[dict]) -> dict | None:
-    """A name for the stream of each rank, the same where two ranks' processes have one in common; None where none of
-    them drew a number. A part: process -> its fetches."""
+    """A name for each rank's stream, the same if two share one; None if none drew. A part: process -> its fetches."""
     names, shared = list(range(len(ranks))), set()
     for rank, processes in enumerate(ranks):
         for before in range(rank):
-            found = {name for one in processes.values() for other in ranks[before].values()
-                     for name in same_stream(one, other)}  # fmt: skip
-            if found:
+            pairs = itertools.product(processes.values(), ranks[before].values())
+            if found := {name for one, other in pairs for name in same_stream(one, other)}:
                 names[rank], shared = names[before], shared | found
                 break
     drew = any(fetch for processes in ranks for fetches in processes.values() for fetch in fetches)
@@ -367,8 +322,8 @@ def augmentation_of(ranks: list[dict]) -> dict:
     """The streams that the ranks' examples are augmented from.
 
     A part has "epochs", the processes of each with their fetches, and whether they are "of_a_stream", which may shuffle
-    itself; or "spawned" for workers that are not seen: the seed that they start from, None where a function of the
-    script seeds them, or the data set holds a generator, of which each worker has a copy; and "later" epochs' seeds.
+    itself; or "spawned" for workers that are not seen: the seed that they start from, None if a function of the script
+    seeds them, or the data set holds a generator, of which each worker has a copy; and "later" epochs' seeds.
     """
     if any("spawned" in rank for rank in ranks):
         seeds = [rank.get("spawned") for rank in ranks]
@@ -380,29 +335,36 @@ def augmentation_of(ranks: list[dict]) -> dict:
         raise Unheard(f"workers that are spawned are not seen{why}")
     if (streams := streams_of([rank["epochs"][0] for rank in ranks])) is None:
         raise Unheard("no random number was drawn while batches were fetched, from a generator that is looked at")
-    within = {"workers": {name for rank in ranks for name in same_in_workers(rank["epochs"][0])},
+    workers = [pair for rank in ranks for pair in itertools.combinations(rank["epochs"][0].values(), 2)]
+    within = {"workers": {name for one, other in workers for name in same_stream(one, other)},
               "again": {name for rank in ranks for name in same_in_epochs(rank["epochs"])}}  # fmt: skip
-    anew = {name for rank in ranks for name in seeded_anew(rank["epochs"]) if len(rank["epochs"]) > 1}
-    if anew and len(set(streams["streams"])) == len(ranks) and not any(within.values()):
-        names = ", ".join(sorted(anew))
+    processes = [fetches for rank in ranks if len(rank["epochs"]) > 1 for epoch in rank["epochs"]
+                 for fetches in epoch.values()]  # fmt: skip
+    seeded = {name for fetches in processes for fetch in fetches for name, (*_, only) in fetch.items() if not only}
+    if seeded and len(set(streams["streams"])) == len(ranks) and not any(within.values()):
+        names = ", ".join(sorted(seeded))
         raise Unheard(f"{names}: seeded while batches are fetched, so whether epochs repeat themselves is not known")
     streams |= {name: sorted(found) for name, found in within.items()}
     return streams | {"of_a_stream": any(rank["of_a_stream"] for rank in ranks)}
 
 
 def random_of(ranks: list[dict]) -> dict:
-    """The streams that the ranks' steps draw from."""
     if (streams := streams_of(ranks)) is None:
         raise Unheard("no random number was drawn in the first two steps")
     return streams
 
 
-def length_of(data) -> int | None:
-    """A data set's length, if it has one."""
-    try:
-        return len(data)
-    except Exception:  # whatever a data set answers
-        return None
+class Fetched:
+    """What is known of the random numbers of one epoch. notes: where its workers write. number: which of its iterator's
+    epochs it is. set: what tells its data set from another one; None before an index was drawn. spawned: the seed of
+    workers that are not seen, in a list; see ``augmentation_of``."""
+
+    def __init__(self):
+        self.notes, self.number, self.set, self.fetches = None, 0, None, None
+        self.of_a_stream, self.spawned = False, []
+
+    def processes(self) -> dict[str | int, list[Fetch]]:
+        return {"here": self.fetches.seen} if self.fetches else read(self.notes, self.number)
 
 
 class Augmentation(Probe):
@@ -411,17 +373,10 @@ class Augmentation(Probe):
     joins: ClassVar = {"augmentation": augmentation_of}
     silent: ClassVar = {"augmentation": "no batch of torch's DataLoader was seen"}
 
-    def __init__(self, watch):
-        super().__init__(watch)
-        self.epochs: list[Epoch] = []
-        self.here: dict[Epoch, Fetches] = {}
+    def setup(self) -> None:
+        self.epochs: dict[Epoch, Fetched] = {}
         self.seeded: dict[str, str] = {}
-        self.notes: dict[Epoch, mmap.mmap] = {}
-        self.spawned: dict[Epoch, int | None] = {}
-        self.walks = weakref.WeakKeyDictionary()  # iterator -> the epochs that it walked
-        self.number: dict[Epoch, int] = {}  # which of its iterator's epochs it is
-        self.sets: dict[Epoch, tuple] = {}  # what tells its data set from another one
-        self.streams: set[Epoch] = set()  # whose data set is an IterableDataset
+        self.walks = weakref.WeakKeyDictionary()  # iterator -> its epochs' Fetched
         self.iterators = weakref.WeakSet()  # that have started workers which are not seen
         if not hooked and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=in_child)
@@ -429,75 +384,78 @@ class Augmentation(Probe):
 
     def before_iter(self, epoch) -> None:
         if len(self.epochs) < EPOCHS:
-            self.epochs.append(epoch)
+            record = self.epochs[epoch] = Fetched()
             if getattr(epoch.loader, "num_workers", 1):
-                self.notes[epoch] = here.notes = mmap.mmap(-1, slot_of(EPOCHS, 0))  # shared with what is forked
-
-    def after_iter(self, epoch, iterator) -> None:
-        here.notes = None
+                record.notes = here.notes = mmap.mmap(-1, slot_of(EPOCHS, 0))  # shared with what is forked
 
     def asked(self, epoch) -> None:
-        if epoch.taken == 0:  # a loader of one's own may start its workers now
-            here.notes = self.notes.get(epoch)
+        if epoch.taken == 0 and epoch in self.epochs:  # a loader of one's own may start its workers now
+            here.notes = self.epochs[epoch].notes
 
     def drawn(self, epoch, iterator, indices) -> None:
-        if epoch not in self.epochs:
+        record = self.epochs.get(epoch)
+        if record is None:
             return
-        data = iterator._dataset
-        if epoch not in self.sets:
-            self.sets[epoch] = type(data), length_of(data)
+        data, collate = iterator._dataset, iterator._collate_fn
+        if record.set is None:
+            record.set = type(data), length_of(data)
             walks = self.walks.setdefault(iterator, [])
-            self.number[epoch] = len(walks)
-            walks.append(epoch)
-            self.notes[epoch] = self.notes.get(walks[0])  # where its workers write
-        if iterator._dataset_kind == _DatasetKind.Iterable:
-            self.streams.add(epoch)
+            record.number = len(walks)
+            walks.append(record)
+            record.notes = walks[0].notes
+        record.of_a_stream |= iterator._dataset_kind == _DatasetKind.Iterable
         if not iterator._num_workers:
-            if epoch not in self.here:
-                self.here[epoch] = Fetches(self.seeded, dataset=data, collate_fn=iterator._collate_fn)
-            self.here[epoch].begins()
+            record.fetches = record.fetches or Fetches(self.seeded, dataset=data, collate_fn=collate)
+            record.fetches.begins()
         elif (iterator._workers[0]._start_method or get_start_method()) != "fork" and iterator not in self.iterators:
             self.iterators.add(iterator)  # workers that stay draw on
-            holds = any(held(dataset=data, collate_fn=iterator._collate_fn))
-            own = iterator._worker_init_fn is not None or holds
-            self.spawned[epoch] = None if own else iterator._base_seed
+            own = iterator._worker_init_fn is not None or any(held(dataset=data, collate_fn=collate))
+            record.spawned = [None if own else iterator._base_seed]
 
     def fetched(self, epoch, batch) -> None:
-        here.notes = None
-        if epoch in self.here:
-            self.here[epoch].ends()
+        self.close()
+        if epoch in self.epochs and self.epochs[epoch].fetches:
+            self.epochs[epoch].fetches.ends()
+
+    def after_iter(self, epoch, iterator) -> None:
+        self.close()
 
     def epoch_ended(self, epoch) -> None:
-        here.notes = None
+        self.close()
 
     def close(self) -> None:
+        """What is forked from here on is not a worker."""
         here.notes = None
 
     def part(self) -> dict:
-        trained = [epoch for epoch in chosen([epoch for epoch in self.epochs if epoch.taken]) if epoch in self.sets]
-        same = [epoch for epoch in trained if self.sets[epoch] == self.sets[trained[0]]]
-        if seeds := [self.spawned[epoch] for epoch in same if epoch in self.spawned]:
+        trained = [self.epochs[epoch] for epoch in chosen([epoch for epoch in self.epochs if epoch.taken])]
+        trained = [record for record in trained if record.set is not None]
+        same = [record for record in trained if record.set == trained[0].set]
+        if seeds := [seed for record in same for seed in record.spawned]:
             return {"augmentation": {"spawned": seeds[0], "later": seeds[1:]}}
-        seen = [
-            {"here": self.here[epoch].seen} if epoch in self.here else read(self.notes[epoch], self.number[epoch])
-            for epoch in same
-        ]
+        seen = [record.processes() for record in same]
         seen = [processes for processes in seen if processes and all(processes.values())]
-        return {"augmentation": {"epochs": seen, "of_a_stream": same[0] in self.streams} if seen else None}
+        return {"augmentation": {"epochs": seen, "of_a_stream": same[0].of_a_stream} if seen else None}
+
+
+def length_of(data) -> int | None:
+    try:
+        return len(data)
+    except Exception:  # whatever a data set answers
+        return None
 
 
 class StepRandom(Probe):
     """The random numbers that are drawn from one optimizer step to the next: for dropout, or for noise.
 
     What is drawn while a loader begins or a batch is fetched is the augmentation's, and is left out: each of them ends
-    a stretch of the window that is open, and another one follows. Where another thread fetches, it is counted in.
+    a stretch of the window that is open, and another one follows. If another thread fetches, it is counted in.
     """
 
     joins: ClassVar = {"random": random_of}
     silent: ClassVar = {"random": "fewer than two steps of an epoch were seen"}
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.seen: dict[Epoch, list[Fetch]] = {}  # the first windows of each epoch
         self.open: dict[Epoch, Fetch | None] = {}  # the window now; None: it opens with the next step
         self.states, self.since = None, 0.0  # at the beginning of this stretch
@@ -505,11 +463,10 @@ class StepRandom(Probe):
         self.apart, self.stepped = False, set()
 
     def begins(self) -> None:
-        """A stretch begins."""
         self.states, self.since = global_states(on_gpu=True) if self.open else None, time.thread_time()
 
     def ends(self) -> None:
-        """A stretch has ended: what did it draw?"""
+        """A stretch has ended: add what it drew to each window."""
         if self.states is None:
             return
         seconds = time.thread_time() - self.since
@@ -523,21 +480,19 @@ class StepRandom(Probe):
         if not self.apart:
             self.ends()
 
-    def after_iter(self, epoch, iterator) -> None:
+    asked = before_iter
+
+    def after_iter(self, epoch, iterator=None) -> None:
         if not self.apart:
             self.begins()
-
-    def asked(self, epoch) -> None:
-        self.before_iter(epoch)
 
     def fetched(self, epoch, batch) -> None:
         self.fetcher = threading.get_ident()
         if epoch.taken == 1 and len(self.seen) < EPOCHS:
             self.seen[epoch], self.open[epoch] = [], None if self.apart else {}
-        self.after_iter(epoch, None)
+        self.after_iter(epoch)
 
-    def epoch_ended(self, epoch) -> None:
-        self.after_iter(epoch, None)  # its batches may all be fetched before the first step
+    epoch_ended = after_iter  # its batches may all be fetched before the first step
 
     def after_step(self, optimizer) -> None:
         """Several optimizers that step in turn make one step: it ends with the one that ended the last one."""
@@ -563,8 +518,7 @@ class StepRandom(Probe):
                 del self.open[epoch]
 
     def part(self) -> dict:
-        whole = [epoch for epoch, steps in self.seen.items() if len(steps) == FETCHES]
-        trained = chosen(whole)
+        trained = chosen([epoch for epoch, steps in self.seen.items() if len(steps) == FETCHES])
         if not trained:
             return {}
         steps = self.seen[trained[0]]

@@ -14,20 +14,18 @@ class Epoch:
 
 
 def chosen(epochs: list[Epoch]) -> list[Epoch]:
-    """The epochs that train, which are those with optimizer steps; where a script takes its steps outside of them, all
+    """The epochs that train, which are those with optimizer steps; if a script takes its steps outside of them, all
     but those that evaluate."""
     return [epoch for epoch in epochs if epoch.optimizer_steps] or [epoch for epoch in epochs if not epoch.evaluates]
 
 
 class Walked:
-    """One walk over a loader as a Watch is told of it, whoever makes the iterator and asks it for batches. It keeps
-    neither loader nor iterator."""
+    """One walk over a loader as a Watch is told of it. It keeps neither loader nor iterator."""
 
     def __init__(self, tell: Callable, loader):
         self.tell, self.epoch, self.given = tell, Epoch(loader), False
 
     def begin(self, make: Callable):
-        """Returns the loader's iterator, which ``make`` makes."""
         iterator = None
         self.tell("before_iter", self.epoch)
         try:
@@ -38,7 +36,6 @@ class Walked:
         return iterator
 
     def step(self, fetch: Callable):
-        """Returns the next batch, which ``fetch`` returns."""
         self.trained()
         self.tell("asked", self.epoch)
         try:
@@ -53,7 +50,6 @@ class Walked:
         return batch
 
     def trained(self) -> None:
-        """The script is done with the batch that it got last."""
         if self.given:
             self.given = False
             self.tell("trained", self.epoch)
@@ -64,16 +60,15 @@ class Walked:
             self.tell("epoch_ended", self.epoch)
             self.epoch.ended = True
 
-    def __del__(self):
-        self.end()
+    __del__ = end
 
 
 class Walk:
-    """The iterator of one epoch: the loader's own, of which it holds nothing longer than the script does."""
-
     def __init__(self, tell: Callable, loader):
         self._walked = Walked(tell, loader)
         self._iterator = self._walked.begin(lambda: iter(loader))
+        if hasattr(type(self._iterator), "__len__"):
+            self.__class__ = SizedWalk
 
     def __iter__(self) -> "Walk":
         return self
@@ -87,19 +82,21 @@ class Walk:
         return getattr(self._iterator, name)
 
 
-class View:
-    """A loader as it is: its length, its attributes, its class. Each walk over it is an epoch that the Watch sees."""
+class SizedWalk(Walk):
+    def __len__(self) -> int:
+        return len(self._iterator)
 
+
+class View:
     def __init__(self, watch, loader):
         vars(self).update(_watch=watch, _loader=loader)
 
     def __iter__(self) -> Walk:
         self._watch.begin(self._loader)
-        return walk_of(self._watch.tell, self._loader)
+        return Walk(self._watch.tell, self._loader)
 
     @property
     def __class__(self):
-        """isinstance asks for it."""
         return type(self._loader)
 
     def __getattr__(self, name: str):
@@ -112,7 +109,6 @@ class View:
 
 
 def next_of(view: View):
-    """``next(watch(batches))``, of a loader that is an iterator."""
     if "_walk" not in vars(view):
         vars(view)["_walk"] = iter(view)
     return next(vars(view)["_walk"])
@@ -123,23 +119,7 @@ def passed(name: str) -> Callable:
 
 
 def view_of(watch, loader) -> View:
-    """The view of a loader, with the special methods that this loader has."""
     own = {name: passed(name) for name in ("__len__", "__getitem__", "__contains__") if hasattr(type(loader), name)}
     if hasattr(type(loader), "__next__"):
         own["__next__"] = next_of
     return type("View", (View,), own)(watch, loader)
-
-
-def walk_of(tell: Callable, loader) -> Walk:
-    """An epoch's iterator, with a length where the loader's iterator has one."""
-    walk = Walk(tell, loader)
-    if hasattr(type(walk._iterator), "__len__"):
-        walk.__class__ = SizedWalk
-    return walk
-
-
-class SizedWalk(Walk):
-    """The iterator of a DataLoader has a length, which ``tqdm`` asks for."""
-
-    def __len__(self) -> int:
-        return len(self._iterator)

@@ -1,17 +1,26 @@
-"""Waits of the host for the device: which lines of a script make it wait, and how often."""
+"""Waits of the host for the device: which lines of a script make it wait, and how often.
 
+Without a GPU all tensors lie on the CPU. What is computed from weights or by a module would lie on the GPU; what is
+drawn or made of numbers, as ``torch.rand(1)``, would not. So the expression that a line evaluates is looked up in the
+source, and so are the assignments of the names in it. Nothing is called.
+"""
+
+import ast
+import builtins
+import functools
+import itertools
+import linecache
 import sys
+import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import ClassVar
 
 import torch
+from torch import nn
 
-from bench.observe.listening import listen
-from bench.observe.origin import DEVICE, HOST, origin_of
-from bench.observe.probe import Probe, Unheard
+from bench.observe.probe import Probe, Unheard, listen
 
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__repr__")
 COPIES = ("tolist", "cpu", "numpy", "__array__")  # of a tensor that lies on the CPU: no device has to be waited for
@@ -19,15 +28,96 @@ HERE = str(Path(__file__).parent)
 DYNAMO = str(Path(torch.__file__).parent / "_dynamo" / "eval_frame.py")  # where what Dynamo must not compile is called
 COUNTED_STEPS = 20
 
+HOST, UNKNOWN, DEVICE = range(3)
+MISSING = object()
+NUMBERS = (int, float, complex, bool, type(None), type, torch.dtype, types.ModuleType, types.FunctionType,
+           types.BuiltinFunctionType)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=64)
+def parsed(file: str) -> ast.Module:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def origin_of(frame: types.FrameType) -> int:
+    reading = Reading(frame)
+    return max(map(reading.origin, reading.expressions()), default=UNKNOWN)
+
+
+class Reading:
+    def __init__(self, frame: types.FrameType):
+        self.frame, self.tree, self.seen = frame, parsed(frame.f_code.co_filename), set()
+
+    def expressions(self) -> list[ast.AST]:
+        code, line, place = self.frame.f_code, self.frame.f_lineno, None
+        if hasattr(code, "co_positions"):
+            place = next(itertools.islice(code.co_positions(), self.frame.f_lasti // 2, None))
+        around = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.expr):
+                if (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == place:
+                    return [node]
+            elif isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno:
+                around = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return around
+
+    def origin(self, node: ast.AST) -> int:
+        if isinstance(node, ast.Call) and isinstance(self.value(node.func), nn.Module):
+            return DEVICE
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return max(map(self.origin, ast.iter_child_nodes(node)), default=HOST)
+        value = self.value(node)
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            return DEVICE
+        if isinstance(value, NUMBERS):
+            return HOST
+        if isinstance(node, ast.Attribute):  # of a tensor, as its methods, or of an object
+            return self.origin(node.value) if value is MISSING else UNKNOWN
+        if isinstance(value, str | torch.device):
+            return UNKNOWN
+        if node.id in self.seen:
+            return HOST
+        self.seen.add(node.id)
+        return max(map(self.origin, self.assigned(node.id)), default=UNKNOWN)
+
+    def assigned(self, name: str) -> Iterator[ast.AST]:
+        """What is assigned to a name in the function of the frame; in the whole script for what lies outside."""
+        line, scope = self.frame.f_lineno, self.tree
+        for node in ast.walk(self.tree) if name in self.frame.f_locals else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= node.end_lineno:
+                scope = node
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and node.value is not None:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                    pairs = zip(target.elts, node.value.elts, strict=False) if several else [(target, node.value)]
+                    for to, value in pairs:
+                        if any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(to)):
+                            yield value
+
+    def value(self, node: ast.AST):
+        """What a name or an attribute stands for now; MISSING if somebody's code would have to be called for it."""
+        if isinstance(node, ast.Name):
+            places = (self.frame.f_locals, self.frame.f_globals, vars(builtins))
+            return next((place[node.id] for place in places if node.id in place), MISSING)
+        if not isinstance(node, ast.Attribute):
+            return MISSING
+        own = getattr(self.value(node.value), "__dict__", {})
+        places = (own, own.get("_modules", {}), own.get("_parameters", {}), own.get("_buffers", {}))
+        return next((place[node.attr] for place in places if node.attr in place), MISSING)
+
 
 class HostSyncs:
     """Counts the steps in which a line makes the host wait for the device, while ``on``.
 
     Only lines of the script count: what torch and Horovod do within their own code is theirs. On a GPU only tensors
-    that lie there count; where there is none, reading one number counts, as it would wait on a GPU, and copying does
-    not. only: the files or folders whose lines count; none: all others. waiting: names of functions that wait on
-    purpose. evaluates: whether the model is being evaluated, which reads results by design. origin: of the tensor that
-    a frame reads (bench/observe/origin.py).
+    that lie there count; without one, reading one number counts, as it would wait on a GPU, and copying does not.
+    only: the files or folders whose lines count; none: all others. waiting: names of functions that wait on purpose.
+    evaluates: whether the model is being evaluated, which reads results by design. origin: of the tensor that a frame
+    reads, see ``origin_of``.
     """
 
     def __init__(
@@ -37,7 +127,7 @@ class HostSyncs:
         waiting: tuple[str, ...] = (),
         evaluates: Callable[[], bool] = lambda: False,
         guarded: Callable = lambda call: call,
-        origin: Callable[[FrameType], int] = lambda frame: DEVICE,
+        origin: Callable[[types.FrameType], int] = lambda frame: DEVICE,
     ):
         engines = [sys.modules[name].__file__ for name in ("torch", "horovod") if name in sys.modules]
         self.on_gpu, self.only, self.waiting, self.evaluates = on_gpu, only, waiting, evaluates
@@ -46,39 +136,27 @@ class HostSyncs:
         self.origin, self.origins = origin, {}  # where a line's tensor comes from
         self.of_graph = False  # on a CPU: only tensors that a backward pass could begin at count
         names = [name for name in WAITS if on_gpu or name not in COPIES]
-        self.ends = [listen(torch.Tensor, name, guarded(self.counter(name))) for name in names]
+        self.ends = [listen(torch.Tensor, name, guarded(functools.partial(self.called, name))) for name in names]
 
-    def counter(self, name: str) -> Callable:
-        def called(arguments: tuple, options: dict) -> None:
-            tensor = arguments[0]
-            waits = tensor.is_cuda or (not self.on_gpu and (tensor.requires_grad or not self.of_graph))
-            if self.on and waits and not self.evaluates():
-                self.count(outside(sys._getframe(1)), name)
-
-        return called
-
-    def count(self, caller: FrameType, name: str) -> None:
-        file, function = caller.f_code.co_filename, caller.f_code.co_name
+    def called(self, name: str, arguments: tuple, options: dict) -> None:
+        tensor = arguments[0]
+        waits = tensor.is_cuda or (not self.on_gpu and (tensor.requires_grad or not self.of_graph))
+        if not (self.on and waits) or self.evaluates():
+            return
+        frame = sys._getframe(1)
+        while frame.f_back and frame.f_code.co_filename.startswith((HERE, DYNAMO)):  # whoever hears the method
+            frame = frame.f_back
+        file, function = frame.f_code.co_filename, frame.f_code.co_name
         if file.startswith(self.only) and not file.startswith(self.but) and function not in self.waiting:
-            where = f"{Path(file).name}:{caller.f_lineno} {name.strip('_')}"
+            where = f"{Path(file).name}:{frame.f_lineno} {name.strip('_')}"
             if where not in self.origins:
-                self.origins[where] = self.origin(caller)
+                self.origins[where] = self.origin(frame)
             self.lines.add(where)
-
-    def steps_of(self, batches: Iterable) -> Iterator:
-        """The batches; what happens between two of them is a step. What the loader does does not count."""
-        for batch in batches:
-            self.step_begins()
-            try:
-                yield batch
-            finally:
-                self.step_ends()
 
     def step_begins(self) -> None:
         self.on = bool(self.ends)
 
     def step_ends(self, counts: bool = True) -> None:
-        """The step has ended. counts: it was one of a training."""
         if self.on and counts:
             self.steps += 1
             self.calls.update(self.lines)
@@ -103,16 +181,9 @@ class HostSyncs:
         return [where for where in often if self.origins[where] not in (HOST, DEVICE)]
 
 
-def outside(frame: FrameType) -> FrameType:
-    """The frame that called a method which is heard, whoever hears it."""
-    while frame.f_back and frame.f_code.co_filename.startswith((HERE, DYNAMO)):
-        frame = frame.f_back
-    return frame
-
-
 class Waits(Probe):
-    """The waits of the first COUNTED_STEPS steps of a training; what is merely evaluated is none. A step lasts from a
-    batch to the end of its training, and without a loader from one step of an optimizer to the next."""
+    """The waits of the first COUNTED_STEPS steps of a training; what is merely evaluated does not count. A step lasts
+    from a batch to the end of its training, and without a loader from one step of an optimizer to the next."""
 
     joins: ClassVar = {"host_syncs": lambda ranks: ranks[0]}
     silent: ClassVar = {"host_syncs": "no step was seen"}
@@ -122,6 +193,7 @@ class Waits(Probe):
         on_gpu = any(p.is_cuda for p in self.watch.model.parameters())
         origin = {} if on_gpu else {"origin": origin_of}
         self.waits = HostSyncs(on_gpu, evaluates=lambda: not self.watch.training, guarded=self.guarded, **origin)
+        self.listening.append(self.waits.close)
 
     def fetched(self, epoch, batch) -> None:
         self.walks = True
@@ -146,10 +218,6 @@ class Waits(Probe):
             self.waits.step_ends(self.enabled)
             if self.waits.steps == COUNTED_STEPS:
                 self.waits.close()
-
-    def close(self) -> None:
-        if self.waits:
-            self.waits.close()
 
     def part(self) -> dict:
         found, unknown = (self.waits.result(), self.waits.unknown()) if self.waits else (None, [])

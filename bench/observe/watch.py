@@ -1,4 +1,4 @@
-"""A Watch attaches to any training script, and says which of the known mistakes it makes.
+"""A Watch attaches to any training script, and reports which of the known mistakes it makes.
 
     from bench.observe import Watch
 
@@ -8,9 +8,7 @@
             ...
     watch.report()                             # on every rank; rank 0 prints
 
-The training stays bit-identical. The ranks speak to each other in ``report`` alone, and when the training hangs.
-
-What is seen is seen by probes, one class each (bench/observe/probe.py); to add one, name it in ``PROBES``.
+The training stays bit-identical. The ranks communicate in ``report`` only, and when the training hangs.
 """
 
 import atexit
@@ -29,33 +27,22 @@ from torch.utils.data import DataLoader
 from bench import mistakes
 from bench.errors import UserError
 from bench.mistakes import Finding
-from bench.observe.after_validation import AfterValidation
-from bench.observe.contexts import Contexts
 from bench.observe.counts import Counts, DataWaits
 from bench.observe.draws import Draws
-from bench.observe.eval_mode import EvalMode
-from bench.observe.evaluations import Evaluations
-from bench.observe.gradients import Gradients, Passes
-from bench.observe.growth import MemoryGrowth
+from bench.observe.gradients import Gradients, Passes, ZeroGrads
 from bench.observe.hang import Hang, failure_of_process
-from bench.observe.listening import uncompiled
-from bench.observe.loads import LoadedWeights
-from bench.observe.losses import Losses
-from bench.observe.metrics import Metrics, Rates
-from bench.observe.norms import Norms
-from bench.observe.parameters import Parameters
-from bench.observe.probe import Probe, Unheard, held_by
+from bench.observe.loads import LoadedWeights, Unloaded
+from bench.observe.memory import Contexts, MemoryGrowth
+from bench.observe.metrics import Losses, Metrics
+from bench.observe.probe import Probe, Unheard, held_by, put_together, uncompiled
 from bench.observe.ranks import Ranks, launched
-from bench.observe.restored import Restored
-from bench.observe.schedules import Schedules
+from bench.observe.schedules import Rates, Schedules
 from bench.observe.streams import Augmentation, StepRandom
-from bench.observe.together import put_together
-from bench.observe.unloaded import Unloaded
+from bench.observe.validations import AfterValidation, EvalMode, Evaluations
 from bench.observe.view import View, view_of
 from bench.observe.waits import Waits
-from bench.observe.weights import Others, Weights
+from bench.observe.weights import Norms, Others, Parameters, Restored, Weights
 from bench.observe.writers import WrittenFiles
-from bench.observe.zeroed import ZeroGrads
 
 # In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
 PROBES: tuple[type[Probe], ...] = (
@@ -63,6 +50,9 @@ PROBES: tuple[type[Probe], ...] = (
     Rates, Schedules, Evaluations, Counts, Norms, Metrics, Losses, MemoryGrowth, Contexts, Draws, Augmentation,
     StepRandom, Waits, Unloaded, EvalMode, AfterValidation,
 )  # fmt: skip
+# What one rank can judge without the others.
+ALONE = ("num_devices", "trains", "exchanges", "group", "host_syncs", "loads", "norm", "loader", "parameters", "passes",
+         "hang", "zero_grad", "device", "memory", "contexts")  # fmt: skip
 
 
 class Watch:
@@ -70,7 +60,7 @@ class Watch:
 
     model, optimizer: as the script uses them, wrapped; several optimizers as a list. ``follow`` takes them later, for a
     Watch that is made at the top of a script to see what it loads. lr, lr_batch: the recipe's learning rate, and the
-    global batch that it is for. expect: names of findings that are meant so: they are listed as expected, and are none.
+    global batch that it is for. expect: names of findings that are intended: they are listed as expected only.
     others: further modules that should be the same on all ranks, by name. hang_s: seconds without a batch or a step
     after which the ranks say where they are (never less than ten times the longest wait seen); ``report`` waits as long
     for the other ranks. Raises UserError for what it cannot watch.
@@ -87,7 +77,10 @@ class Watch:
         hang_s: float = 60.0,
     ):
         self.recipe = {"lr": lr, "lr_batch": lr_batch} if lr is not None and lr_batch is not None else None
-        self.expect, self.others, self.hang_s = expected(expect), dict(others or {}), hang_s
+        self.expect = (expect,) if isinstance(expect, str) else tuple(expect)
+        if unknown := [name for name in self.expect if name not in mistakes.DETECTED]:
+            raise UserError(f"Watch(expect=): {unknown[0]} is none of {', '.join(mistakes.DETECTED)}")
+        self.others, self.hang_s = dict(others or {}), hang_s
         made[0] += 1
         self.number, self.world, self.pid = made[0], Ranks(), os.getpid()
         self.model, self.optimizers, self.ddp_models = None, [], []
@@ -105,7 +98,7 @@ class Watch:
         return next(probe for probe in self.probes if isinstance(probe, kind))
 
     def follow(self, model: nn.Module, optimizer, others: dict | None = None) -> None:
-        """Watch these from now on. Raises UserError for what is no model and no optimizer, and for sharded models."""
+        """Watch these from now on. Raises UserError for another object, and for sharded models."""
         self.optimizers = checked(model, optimizer)
         self.model, self.held = model, {}
         self.ddp_models = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
@@ -116,7 +109,6 @@ class Watch:
             self.listen()
 
     def listen(self) -> None:
-        """Hear of the optimizers' steps, and of the end of the process."""
         self.hooks = [register_optimizer_step_pre_hook(uncompiled(self.before_step))]
         self.hooks += [register_optimizer_step_post_hook(uncompiled(self.after_step))]
         exits.append(self)
@@ -133,7 +125,6 @@ class Watch:
         self.tell("after_step", optimizer)
 
     def steps_model(self, optimizer) -> bool:
-        """Whether an optimizer holds parameters of the model."""
         if id(optimizer) not in self.held:
             own = {id(p) for p in self.model.parameters()}
             self.held[id(optimizer)] = not own.isdisjoint(held_by(optimizer))
@@ -152,17 +143,12 @@ class Watch:
         return found
 
     @property
-    def ranks(self) -> int:
-        return self.world.count
-
-    @property
     def devices(self) -> int:
-        """Devices of this process."""
         return max(len(getattr(each, "device_ids", None) or [0]) for each in self.model.modules())
 
     @property
     def models(self) -> list[list[nn.Module]]:
-        """Each model with what it wraps: the last one is in no wrapper. Of a module that holds wrapped ones, these."""
+        """Each model with what it wraps; the last one has no wrapper. Of a module that holds wrapped ones, these."""
         several = self.model if isinstance(self.model, nn.ModuleList) else [self.model]
         return [layers_of(each) for model in several for each in wrapped_in(model)]
 
@@ -177,8 +163,8 @@ class Watch:
         """Call a method of every probe that has it. What it raises ends the probe, and never the script."""
         methods = self.told.get(what)
         if methods is None:
-            having = [p for p in self.probes if getattr(type(p), what) is not getattr(Probe, what)]
-            methods = self.told[what] = [(probe, getattr(probe, what)) for probe in having if probe not in self.failed]
+            having = [probe for probe in self.probes if hasattr(type(probe), what) and probe not in self.failed]
+            methods = self.told[what] = [(probe, getattr(probe, what)) for probe in having]
         for probe, method in methods:
             try:
                 method(*arguments)
@@ -198,18 +184,16 @@ class Watch:
         return uncompiled(call)
 
     def fails(self, probe: Probe, error: Exception) -> None:
-        """A probe raised: from now on it is deaf, until it is taken down."""
         self.failed.setdefault(probe, Unheard(failure(error)))
         self.told = {}
 
     def __call__(self, loader) -> View:
-        """The loader's batches: one epoch each time that it is walked. Raises UserError for what cannot be walked."""
+        """The loader's batches: one epoch each time that it is walked. Raises UserError if it cannot be walked."""
         if isinstance(loader, nn.Module) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
             raise UserError(f"watch(loader) takes what yields batches, and a {type(loader).__name__} does not")
         return view_of(self, loader)
 
     def begin(self, loader) -> None:
-        """An epoch begins; before the first one, everything has its state from the start."""
         if self.model is None:
             raise UserError("Watch: call follow(model, optimizer) before the first epoch")
         if not self.begun and self.reported is None:
@@ -220,7 +204,8 @@ class Watch:
 
     def metric(self, **values) -> None:
         """After each epoch: what this rank would print, as in ``metric(top1=0.93, images=10000, val_images=10000)``.
-        images: that were counted for it; val_images: of the whole validation set. Raises UserError for no number."""
+        images: that were counted for it; val_images: of the whole validation set. Raises UserError if a value is not a
+        number."""
         try:
             numbers = {
                 name: (int if name in ("images", "val_images") else float)(value) for name, value in values.items()
@@ -234,7 +219,7 @@ class Watch:
     def report(self) -> list[Finding]:
         """Put together what the ranks saw: every rank calls it. Rank 0 prints the findings, all return them.
 
-        A finding with a ``question`` may be meant so; those in ``expect`` are left out. Where the ranks do not come
+        A finding with a ``question`` may be intended; those in ``expect`` are left out. If the ranks do not come
         together each says in one line why, and what it saw itself. A second call returns what the first did.
         """
         if self.reported is not None:
@@ -247,7 +232,7 @@ class Watch:
             observed, unheard = self.world.together(own, join, hang.limit_s + min(5.0, self.hang_s), hang.ended_because)
             prints, first = self.number_of() == 0, ""
         except Unheard as why:
-            (observed, unheard), prints = self.alone(own | hang.part(), str(why)), True
+            (observed, unheard), prints = alone(own | hang.part(), str(why)), True
             first = f"Watch: rank {self.world.rank} reports alone: {why}; every rank must call report"
         hang.over.set()
         return self.say(observed, unheard, first) if prints else self.keep(observed)
@@ -269,14 +254,7 @@ class Watch:
         print("\n".join([first, *lines] if first else lines), file=to, flush=True)
         return self.keep(observed)
 
-    def alone(self, part: dict, why: str) -> tuple[dict, dict[str, str]]:
-        """``observed`` of one rank of several: what needs no other to be judged."""
-        observed, unheard = join([part])
-        apart = {key: why for key in observed if key not in ALONE}
-        return {key: value for key, value in observed.items() if key in ALONE}, unheard | apart
-
     def part(self) -> dict:
-        """This rank's part; everything is taken down."""
         self.world.look()
         for hook in self.hooks:
             hook.remove()
@@ -305,19 +283,15 @@ class Watch:
         return part
 
     def exit(self) -> None:
-        """The interpreter ends, and nobody has called report: say what this rank saw, and wait for no other."""
         if self.reported is None and self.begun and os.getpid() == self.pid:
             hang = self.probe(Hang)
             hang.end_of_process(failure_of_process(), hang.steps)
             why = "report was not called"
-            observed, unheard = self.alone(self.part(), why)
+            observed, unheard = alone(self.part(), why)
             first = f"Watch: {why} on rank {self.number_of()}; what it saw by itself:"
             self.say(observed, unheard, first, sys.stderr)
 
 
-# What one rank can judge without the others.
-ALONE = ("num_devices", "trains", "exchanges", "group", "host_syncs", "loads", "norm", "loader", "parameters", "passes",
-         "hang", "zero_grad", "device", "memory", "contexts")  # fmt: skip
 made = [0]  # Watches of this process
 hearers: list[Callable] = []  # called with a Watch that reports, and what was observed of all ranks
 exits: list[Watch] = []  # those that have not reported
@@ -341,7 +315,7 @@ def join(parts: list[dict]) -> tuple[dict, dict[str, str]]:
 
 
 def guarded_join(join: Callable) -> Callable:
-    """A join whose failure is a reason, and no error of the script's."""
+    """A join whose failure is a reason, and not an error of the script's."""
 
     def joined(parts: list):
         try:
@@ -354,8 +328,14 @@ def guarded_join(join: Callable) -> Callable:
     return joined
 
 
+def alone(part: dict, why: str) -> tuple[dict, dict[str, str]]:
+    """``observed`` of one rank of several: what can be judged without the others."""
+    observed, unheard = join([part])
+    apart = {key: why for key in observed if key not in ALONE}
+    return {key: value for key, value in observed.items() if key in ALONE}, unheard | apart
+
+
 def wrapped_in(model: nn.Module) -> list[nn.Module]:
-    """The outermost wrapped modules in a model; itself where there are none, or it wraps one."""
     if len(layers_of(model)) > 1:
         return [model]
     found = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
@@ -363,7 +343,6 @@ def wrapped_in(model: nn.Module) -> list[nn.Module]:
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """A model, and the modules in its DistributedDataParallel, DataParallel and torch.compile, outermost first."""
     layers = [model]
     while isinstance(model, DistributedDataParallel | nn.DataParallel) or "_orig_mod" in model._modules:
         model = model._modules["_orig_mod" if "_orig_mod" in model._modules else "module"]
@@ -372,7 +351,7 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def checked(model, optimizer) -> list:
-    """The optimizers. Raises UserError, in one line, for what is no model and no optimizer."""
+    """The optimizers. Raises UserError, in one line, if these are not a model and optimizers."""
     if not isinstance(model, nn.Module):
         if isinstance(optimizer, nn.Module):
             raise UserError("Watch(model, optimizer): the model comes first")
@@ -388,8 +367,8 @@ def checked(model, optimizer) -> list:
         inner = each
         while inner is not None and not isinstance(getattr(inner, "param_groups", None), list):
             names = ("optimizer", "optim", "base_optimizer", "_optimizer")
-            wraps = None if isinstance(inner, LRScheduler | DataLoader) else getattr(inner, "__dict__", None)
-            inner = next((wraps[name] for name in names if wraps.get(name) is not None), None) if wraps else None
+            wraps = {} if isinstance(inner, LRScheduler | DataLoader) else getattr(inner, "__dict__", {})
+            inner = next((wraps[name] for name in names if wraps.get(name) is not None), None)
         if inner is None:
             raise UserError(f"Watch(model, optimizer): the second is the optimizer, and not {type(each).__name__}")
         found.append(inner)
@@ -415,11 +394,3 @@ def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str,
     lines += [f"looked for, clean: {', '.join(seen)}"] if seen else []
     whys = [f"{name} ({why})" if why else name for name, why in unheard.items()]
     return lines + ([f"not observed: {', '.join(whys)}"] if whys else [])
-
-
-def expected(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of ``expect``. Raises UserError for one that is no mistake's."""
-    names = (names,) if isinstance(names, str) else tuple(names)
-    if unknown := [name for name in names if name not in mistakes.DETECTED]:
-        raise UserError(f"Watch(expect=): {unknown[0]} is none of {', '.join(mistakes.DETECTED)}")
-    return names

@@ -1,17 +1,26 @@
-"""Weights and buffers of the replicas: whether they are the same on all ranks, at the start, at the end and between."""
+"""Weights and buffers of the replicas: whether they are the same on all ranks, at the start, at the end and between,
+which of them the optimizers hold, and over how many examples batch norms normalise."""
 
 import hashlib
+import itertools
+import sys
 import threading
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.observe.probe import Probe, Unheard
+from bench.observe.probe import Probe, Unheard, columns, finite
+from bench.record.observed import norm_of as described
+from bench.structure import parameters_of
 
 CLOSELY = 16  # steps after each of which the weights are looked at: weights may be averaged every few of them
+GRADED_STEPS = 3  # of each optimizer, before which it is looked at who has a gradient
+NO_EPOCH = "no epoch was seen: for batch in watch(loader)"
 
 
 def hash_of(pieces: Iterable[bytes]) -> str:
@@ -26,8 +35,7 @@ def tensors_hash(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def state_of(model: nn.Module, whole: dict[str, torch.Tensor] | None = None) -> dict[str, str]:
-    """Parameters and buffers as hashes: two replicas agree when these agree. whole: name -> the whole tensor, where the
-    model holds a part of it."""
+    """Hashes, equal for equal replicas. whole: name -> the whole tensor, if the model holds a part of it."""
     whole = whole or {}
     parameters = (whole.get(name, tensor) for name, tensor in model.named_parameters())
     buffers = (whole.get(name, tensor) for name, tensor in model.named_buffers())
@@ -45,13 +53,11 @@ def checksums(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's numbers as whole numbers of the same bits."""
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     if tensor.dtype == torch.bool:
         return tensor.to(torch.int64)
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    kind = kinds[tensor.element_size()]
-    return tensor.contiguous().view(kind)
+    return tensor.contiguous().view(kinds[tensor.element_size()])
 
 
 def hashes(parts: list[dict], key: str) -> list[str]:
@@ -64,21 +70,18 @@ def common_outside(parts: list[dict]) -> list[str]:
     return [name for name in held[0] if all(name in other for other in held)]
 
 
-def all_compared(parts: list[dict], differ: bool) -> None:
-    """Raises Unheard where what was compared is equal, and some parameters outside the model could not be compared."""
+def check_all_compared(parts: list[dict], differ: bool) -> None:
+    """Raises Unheard if what was compared is equal, and some parameters outside the model could not be compared."""
     if not differ and any(len(part.get("outside", {})) > len(common_outside(parts)) for part in parts):
-        raise Unheard(OTHERS)
+        raise Unheard("the optimizers of the ranks train different parameters outside the model")
 
 
-OTHERS = "the optimizers of the ranks train different parameters outside the model"
-
-
-def parameters_of(parts: list[dict]) -> dict[str, list[str]]:
+def state_by_rank(parts: list[dict]) -> dict[str, list[str]]:
     """A hash of each rank's parameters, with those that its optimizers train outside the model; one of its buffers."""
     outside = common_outside(parts)
     found = [hash_of([part["parameters"].tobytes(), *(part["outside"][name].tobytes() for name in outside)])
              for part in parts]  # fmt: skip
-    all_compared(parts, len(set(found)) > 1)
+    check_all_compared(parts, len(set(found)) > 1)
     return {"parameters": found, "buffers": hashes(parts, "buffers")}
 
 
@@ -88,7 +91,7 @@ def weights_of(parts: list[dict]) -> dict | None:
     A part: looks, (epoch, steps taken in it) of each; steps, how many had been taken in all; sums, [looks and the end,
     parameters, 2]; names; outside, name -> sums of a parameter that only an optimizer holds. Ranks that take different
     numbers of steps are compared at the looks that all have. together_again: whether they were equal at a later look,
-    as they are where the weights are averaged now and then.
+    as they are if the weights are averaged now and then.
     """
     if any(part["names"] != parts[0]["names"] for part in parts):
         raise Unheard("the ranks train different models")
@@ -102,13 +105,13 @@ def weights_of(parts: list[dict]) -> dict | None:
     sums = np.stack([of_rank[row] for of_rank, row in zip(every, rows, strict=True)])
     steps = [parts[0]["steps"][row] for row in rows[0]]
     differ = (sums != sums[0]).any(axis=(0, 3))  # [looks, parameters]
-    all_compared(parts, differ.any())
+    check_all_compared(parts, differ.any())
     found = {"looked_at": steps, "apart_at": None, "layers": [], "outside": outside, "together_again": False}
     if differ.any():
         first = int(differ.any(axis=1).argmax())
-        found["apart_at"] = steps[first]
-        found["layers"] = [name for name, other in zip(names, differ[first], strict=True) if other]
-        found["together_again"] = not bool(differ[first:].any(axis=1).all())
+        layers = [name for name, other in zip(names, differ[first], strict=True) if other]
+        again = not bool(differ[first:].any(axis=1).all())
+        found |= {"apart_at": steps[first], "layers": layers, "together_again": again}
     return found
 
 
@@ -118,11 +121,10 @@ def looked_at(step: int) -> bool:
 
 
 class Weights(Probe):
-    """Checksums of the parameters before the first step, after some of the steps, and at the end: of the model's, and
-    of those that the watched optimizers train besides, as of a loss that has weights."""
+    """Checksums before, between and after the steps: of the model's parameters and others that optimizers train."""
 
-    joins: ClassVar = {"start": parameters_of, "end": parameters_of, "weights": weights_of}
-    silent: ClassVar = dict.fromkeys(joins, "no epoch was seen: for batch in watch(loader)")
+    joins: ClassVar = {"start": state_by_rank, "end": state_by_rank, "weights": weights_of}
+    silent: ClassVar = dict.fromkeys(joins, NO_EPOCH)
     begun, moved, thread = None, (), None
 
     def start(self) -> None:
@@ -172,21 +174,16 @@ class Weights(Probe):
         self.moved = tuple(outside)
         start, end = ({"parameters": sums[when], "outside": {name: own[when] for name, own in outside.items()}}
                       for when in (0, -1))  # fmt: skip
+        looks = {"looks": self.places, "steps": [*self.steps, self.step], "sums": sums}
         return {
             "start": start | {"buffers": self.begun[1].cpu().numpy()},
             "end": end | {"buffers": checksums(self.watch.model.buffers()).cpu().numpy()},
-            "weights": {
-                "looks": self.places,
-                "steps": [*self.steps, self.step],
-                "sums": sums,
-                "names": list(self.named),
-                "outside": outside,
-            },
+            "weights": looks | {"names": list(self.named), "outside": outside},
         }
 
     def sums(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The looks and one more, [looks, parameters, 2], and by name those of each parameter outside the model that
-        has been trained. Where no optimizer steps the model's own they stand for them: copies, or this rank's share."""
+        has been trained. If no optimizer steps the model's own they stand for them: copies, or this rank's share."""
         looks = [look.cpu().numpy() for look in (*self.looks, self.look())]
         for at in reversed(range(len(looks) - 1)):  # what was added later has not changed before
             looks[at] = np.concatenate([looks[at], looks[at + 1][len(looks[at]) :]])
@@ -196,7 +193,6 @@ class Weights(Probe):
         return model, trained if self.step else {}
 
     def unchanged(self) -> list[str]:
-        """The parameters that are, bit for bit, what they were before the first step."""
         same = (checksums(self.named.values()) == self.begun[0]).all(dim=1).tolist()
         return [name for name, still in zip(self.named, same, strict=True) if still]
 
@@ -221,3 +217,130 @@ def tensors_of(other) -> list[torch.Tensor]:
     nested = [tensors_of(value) for value in values if isinstance(value, dict)]
     floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
     return floats + [tensor for tensors in nested for tensor in tensors]
+
+
+class Restored(Probe):
+    joins: ClassVar = {"restored": lambda parts: columns(parts) | {"weights": hashes(parts, "weights")}}
+    silent: ClassVar = {"restored": NO_EPOCH}
+    sent = False  # whether an optimizer of Horovod's that decays weights has a state before the first step
+
+    def setup(self) -> None:
+        self.moved = []
+        if horovod := sys.modules.get("horovod.torch"):
+            self.listen(horovod, "broadcast_optimizer_state", self.sending)
+
+    def sending(self, arguments: tuple, options: dict) -> Callable:
+        held = parameters_of(options.get("optimizer", arguments[0] if arguments else None))
+        before = checksums(held)
+        return self.guarded(lambda result: self.moved.append((checksums(held) != before).any()))
+
+    def start(self) -> None:
+        if "horovod.torch" in sys.modules:
+            self.sent = any(
+                each.state and any(group.get("weight_decay") for group in each.param_groups)
+                for each in self.watch.optimizers
+                if type(each).__module__.startswith("horovod")
+            )
+
+    def part(self) -> dict:
+        begun = self.watch.probe(Weights).begun
+        if begun is None:
+            return {}
+        moved = any(moved.item() for moved in self.moved)
+        return {"restored": {"weights": begun[0].cpu().numpy(), "sent": self.sent, "moved": moved}}
+
+
+class Parameters(Probe):
+    """Which parameters the optimizers hold, and which of the model's are trained at all."""
+
+    joins: ClassVar = {"parameters": lambda parts: max(parts, key=lambda part: part["stale"] + len(part["forgotten"]))}
+    silent: ClassVar = {"parameters": "no step of an optimizer was seen"}
+
+    def setup(self) -> None:
+        self.held, self.graded, self.steps, self.known = {}, set(), Counter(), {}
+
+    def follow(self, model, optimizer) -> None:
+        for each in self.watch.optimizers:
+            self.hold(each)
+
+    def hold(self, optimizer) -> None:
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if self.known.get(id(optimizer)) != count:
+            self.known[id(optimizer)] = count
+            self.held |= {id(p): p for p in parameters_of(optimizer)}
+
+    def before_step(self, optimizer) -> None:
+        self.hold(optimizer)
+        self.steps[id(optimizer)] += 1
+        if self.steps[id(optimizer)] <= GRADED_STEPS:
+            every = itertools.chain(self.watch.model.parameters(), parameters_of(optimizer))
+            self.graded |= {id(p) for p in every if p.grad is not None}
+
+    def part(self) -> dict:
+        model = self.watch.model
+        if model is None or not self.steps:
+            return {}
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        own = {id(p) for p in model.parameters()}
+        strangers = {id(p): p for p in parameters_of(*self.watch.optimizers) if id(p) not in own}
+        missing = [(name, p) for name, p in named if id(p) not in self.held]
+        trained = [p for key, p in strangers.items() if key in self.graded]
+        if missing and sorted(tuple(p.shape) for p in trained) == sorted(tuple(p.shape) for _, p in missing):
+            raise Unheard("the optimizer holds copies of the parameters")
+        held = [id(p) in self.held for _, p in named]
+        still = set(self.watch.probe(Weights).unchanged() if self.watch.begun else ())
+        return {"parameters": {
+            "tensors": len(named),
+            "steps": max(self.steps.values()),
+            "forgotten": [name for name, p in missing if id(p) in self.graded],
+            "head_alone": any(held) and held == sorted(held),  # what is trained follows all that is not
+            "stale": len(strangers) - len(trained) if missing else 0,
+            "missing": len(missing),
+            "unchanged": [name for name, p in named if name in still and id(p) in self.held],
+            "idle": [name for name, p in named if id(p) not in self.graded],
+        }}  # fmt: skip
+
+
+# --- batch norms --------------------------------------------------------------------------------------------------
+
+
+def batch_norms(model: nn.Module) -> list[nn.Module]:
+    """The batch norms that normalise with their batch: those in training mode. A frozen one is in evaluation mode."""
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and (m.training or m.running_mean is None)]
+
+
+def norm_of(norms: list[nn.Module], images: int) -> dict:
+    """``batch_norms`` described. images: one layer sees at once. means, variances: [channels of all layers]."""
+    kinds = Counter(type(norm).__name__ for norm in norms)
+    kept = [norm for norm in norms if norm.running_mean is not None]
+    statistics = {
+        name: np.concatenate([getattr(norm, f"running_{kind}").float().cpu().numpy() for norm in kept] or [np.zeros(0)])
+        for name, kind in (("means", "mean"), ("variances", "var"))
+    }
+    return described(", ".join(f"{kind} × {n}" for kind, n in sorted(kinds.items())), images) | statistics
+
+
+def norms_of(parts: list[dict]) -> dict:
+    """disagreement: of the ranks' running means: the root mean square over all channels of the deviation over ranks,
+    divided by the channel's mean running standard deviation."""
+    norm = {name: value for name, value in parts[0].items() if name not in ("means", "variances")}
+    means, variances = (np.stack([part[name] for part in parts]).astype(np.float64) for name in ("means", "variances"))
+    if means.size:
+        with np.errstate(all="ignore"):
+            norm["disagreement"] = finite(np.sqrt((means.var(axis=0) / variances.mean(axis=0)).mean()))
+    return norm
+
+
+class Norms(Probe):
+    joins: ClassVar = {"norm": norms_of}
+    silent: ClassVar = {"norm": "no step was seen"}
+    norms = None
+
+    def trained(self, epoch) -> None:
+        if self.norms is None and self.watch.model is not None:  # now the model is in training mode
+            self.norms = batch_norms(self.watch.model)
+
+    def part(self) -> dict:
+        if self.norms is None or not self.watch.counts.images:
+            return {}
+        return {"norm": norm_of(self.norms, self.watch.counts.images // self.watch.devices)}

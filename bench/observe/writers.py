@@ -10,22 +10,15 @@ from typing import ClassVar
 
 import torch
 
-from bench.observe.listening import listen
-from bench.observe.probe import Probe
+from bench.observe.probe import Probe, listen
 
 listeners = []  # an audit hook stays for the life of its process, so there is one for all
 installed = []
 SYSTEM = {(os.sep, "dev"), (os.sep, "proc"), (os.sep, "sys")}
-CACHES = (
-    "__pycache__",
-    "torchinductor",
-    "triton",
-    "cache",
-)  # in a folder's name: written by whoever comes, and renamed
+CACHES = ("__pycache__", "torchinductor", "triton", "cache")  # in a folder's name: any rank may write them
 
 
 def audit(event: str, arguments: tuple) -> None:
-    """Called by the interpreter for every audited event; all but opening and renaming are of no interest."""
     if listeners and event in ("open", "os.rename"):
         for listener in tuple(listeners):
             listener(event, arguments)
@@ -35,7 +28,7 @@ class Writers:
     """The files that this process writes: those that Python opens for writing or puts in their place by renaming, and
     what torch.save is given a path for.
 
-    folder: only files below it, named from there; None: all, but hidden ones, locks, caches and the system's. A library
+    folder: only files below it, named from there; None: all but hidden ones, locks, caches and the system's. A library
     that opens its files in C is not seen. A file opened to be read and written, as for a memory map, counts when it has
     changed.
     """
@@ -62,7 +55,8 @@ class Writers:
         if isinstance(path, int):
             return
         if only_changes(mode):
-            self.perhaps(path)
+            with contextlib.suppress(OSError):
+                self.maybe.setdefault(os.path.abspath(os.fsdecode(path)), stamp(path))
         elif set("wax") & set(mode) if mode else flags & (os.O_WRONLY | os.O_RDWR):
             self.note(path)
 
@@ -73,11 +67,6 @@ class Writers:
                 self.maybe.setdefault(path, before)
             else:
                 self.note(path)
-
-    def perhaps(self, path) -> None:
-        """A file is opened to be read and written."""
-        with contextlib.suppress(OSError):
-            self.maybe.setdefault(os.path.abspath(os.fsdecode(path)), stamp(path))
 
     def saving(self, arguments: tuple, options: dict) -> None:
         for file in (*arguments, *options.values()):
@@ -105,8 +94,7 @@ class Writers:
                         self.note(path)
 
     def result(self) -> dict:
-        """The files, and on which machine they lie: the same name on another is another file. One that has been deleted
-        since is nobody's, as a temporary one, or a cache that is locked while it is in use."""
+        """The files and their machine. One that has been deleted since was temporary, and does not count."""
         there = [name for name in self.names if os.path.lexists(os.path.join(self.folder or "", name))]
         return {"host": socket.gethostname(), "names": sorted(there)}
 
@@ -117,7 +105,6 @@ def only_changes(mode: str | None) -> bool:
 
 
 def stamp(path) -> tuple[int, int]:
-    """When a file was changed last, and its size."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size
 
@@ -133,16 +120,11 @@ def writers_of(parts: list[dict]) -> dict[str, list[int]]:
 
 
 class WrittenFiles(Probe):
-    """The files that are written from the making of the Watch on."""
-
     joins: ClassVar = {"writers": writers_of}
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.writers = Writers(guarded=self.guarded)
-
-    def close(self) -> None:
-        self.writers.close()
+        self.listening.append(self.writers.close)
 
     def part(self) -> dict:
         return {"writers": self.writers.result()}

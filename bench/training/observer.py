@@ -1,4 +1,4 @@
-"""What a run was observed to do: every rank's part, and how rank 0 puts the parts together.
+"""What a run was observed to do: every rank's part, and how rank 0 puts the parts probe.
 
 What costs nothing while steps are timed is always observed. With WATCH=1 there is more: some of it before the model is
 built; what slows a step down is removed when the timed steps begin.
@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.utils.data import Sampler
 
 from bench.config.options import RunConfig
-from bench.observe import coverage, gradients, loads, metrics, norms, together, waits, weights, writers
+from bench.observe import coverage, gradients, loads, metrics, probe, waits, weights, writers
 from bench.record.observed import from_samples, rate_of
 from bench.training import hooks
 from bench.training.loop import Trainer
@@ -21,12 +21,12 @@ NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # a mode's gradi
 LR_SAMPLES = 997  # places of the schedule at which its highest is looked for; a prime, so as not to fall in with cycles
 # Key of ``observed`` -> the function that makes it of the ranks' parts.
 JOINS = {
-    "start": together.columns,
-    "end": together.columns,
+    "start": probe.columns,
+    "end": probe.columns,
     "data": lambda parts: coverage.coverage([part["walks"] for part in parts], parts[0]["num_images"]),
     "augmentation": lambda streams: {"streams": streams},
     **metrics.Metrics.joins,
-    **norms.Norms.joins,
+    **weights.Norms.joins,
     **writers.WrittenFiles.joins,
     **loads.LoadedWeights.joins,
     **gradients.Gradients.joins,
@@ -116,7 +116,7 @@ class Observer:
             "data": self.data(len(train_set), rows),
             "augmentation": self.augmentation(train_set),
             "reported": self.reported(rows, val_set),
-            "norm": norms.norm_of(norms.batch_norms(self.trainer.model), self.config.per_device_batch),
+            "norm": weights.norm_of(weights.batch_norms(self.trainer.model), self.config.per_device_batch),
         }
 
     def data(self, number: int, rows: list[dict]) -> dict:
@@ -152,7 +152,7 @@ class Observer:
                  "loader_workers_total": sum(part["loader_workers"] for part in parts)}  # fmt: skip
         known = from_samples(self.config, known, parts)
         known["learning_rate"] = self.learning_rate(parts[0]["observed"]["data"]["num_images"])
-        observed, _ = together.put_together([part.pop("observed") for part in parts], known, JOINS)
+        observed, _ = probe.put_together([part.pop("observed") for part in parts], known, JOINS)
         return observed
 
     def learning_rate(self, num_images: int) -> dict | None:

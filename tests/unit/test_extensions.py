@@ -50,14 +50,8 @@ def command(config, run_dir, placement):
 ''',
     "mistakes/one_example.py": '''
 """A script that draws one example over and over."""
-from bench.mistakes.base import EPOCHS, Lab, Mistake
+from bench.mistakes.base import EPOCHS, Lab, mistake
 from bench.mistakes.measures import Measure, of_observed
-
-
-def detect(observed):
-    """More than half of an epoch is one example."""
-    first = observed["data"]["epochs"][0]
-    return f"one example was drawn {first['most']} times" if 2 * first["most"] > first["draws"] else None
 
 
 def order(script, num_images, seed, epoch):
@@ -66,10 +60,16 @@ def order(script, num_images, seed, epoch):
 
 
 MEASURE = Measure("examples never seen", of_observed("data", "never_seen"), "up", ".0f")
-MISTAKE = Mistake(
-    "one-example", "one example, over and over", "nothing else is learnt", "shuffle", detect, needs="data epochs",
+
+
+@mistake(
+    "one example, over and over", "nothing else is learnt", "shuffle", needs="data epochs",
     overrides={"order": order}, requires=(EPOCHS,), lab=Lab("What is learnt of one example?", "Nothing.", (MEASURE,)),
 )
+def one_example(observed):
+    """More than half of an epoch is one example."""
+    first = observed["data"]["epochs"][0]
+    return f"one example was drawn {first['most']} times" if 2 * first["most"] > first["draws"] else None
 ''',
     "workload/rows.py": '''
 """Rows of numbers: a workload that has nothing of images."""

@@ -547,7 +547,7 @@ sys.meta_path.insert(0, Finder())
 
 
 @needs_make
-@pytest.mark.parametrize("module", ["bench.studies.lab.study", "bench.mistakes.drift"])
+@pytest.mark.parametrize("module", ["bench.studies.lab.study", "bench.mistakes.whole_data"])
 def test_a_file_that_cannot_be_imported_is_shown_and_stops_only_the_commands(module, fake_project):
     (fake_project / "sitecustomize.py").write_text(BROKEN.format(module))
     python = fake_project / ".venv" / "bin" / "python"

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from bench.mistakes import extra_context
-from bench.observe import contexts
-from bench.observe.contexts import Contexts, contexts_of
+from bench.mistakes.extra_context import extra_context
 from bench.observe.loads import Loads
-from bench.observe.probe import Unheard
+from bench.observe.memory import Contexts, contexts_of
 
 
 class Placed:
@@ -40,7 +38,7 @@ def part(monkeypatch, own, contexts_on, current=0, loaded=(), gpus=2):
 
 def said(*parts) -> str | None:
     """What is found of these ranks."""
-    return extra_context.detect({"contexts": contexts_of(list(parts))})
+    return extra_context({"contexts": contexts_of(list(parts))})
 
 
 def test_each_rank_on_its_own_gpu_is_right(monkeypatch):
@@ -64,17 +62,13 @@ def test_models_of_two_ranks_on_one_gpu_of_two_are_found(monkeypatch):
     assert said(*[part(monkeypatch, [0], {0}, gpus=1) for _ in range(2)]) is None  # each sees its own, or there is one
 
 
-def test_what_cannot_be_known_is_said(monkeypatch):
-    part(monkeypatch, [0], {0})
-    monkeypatch.delattr(torch._C, "_cuda_hasPrimaryContext")
-    watch = SimpleNamespace(model=Placed(0), probe=None)
-    assert isinstance(Contexts(watch).part()["contexts"], Unheard)
-    assert contexts.Contexts(SimpleNamespace(model=nn.Linear(1, 1), probe=None)).part() == {}
+def test_without_a_gpu_there_is_nothing_to_see():
+    assert Contexts(SimpleNamespace(model=nn.Linear(1, 1), probe=None)).part() == {}
 
 
 def test_where_torch_load_puts_tensors_is_noted():
     loads = Loads()
     tensor = torch.ones(1)
-    loads.have_read({"w": tensor})
+    loads.reading((None,), {})({"w": tensor})
     loads.close()
     assert loads.devices == set()

@@ -23,8 +23,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from bench import mistakes
 from bench.observe import Watch
-from bench.observe.draws import held_by
-from bench.observe.draws_of_ranks import data_of
+from bench.observe.coverage import data_of
+from bench.observe.draws import Draws, held_by
 from bench.observe.probe import Unheard
 from tests.unit.observe.test_view import quiet
 
@@ -363,8 +363,7 @@ def test_a_torch_that_keeps_its_indices_elsewhere_is_said(monkeypatch):
     watch = quiet(Watch(model, torch.optim.SGD(model.parameters(), lr=0.1)))
     with pytest.raises(ZeroDivisionError):
         next(iter(watch(DataLoader(WHOLE, 8))))
-    draws = next(probe for probe in watch.probes if type(probe).__name__ == "Draws")
-    assert draws.wrong(next(iter(draws.records.values()))) == "this torch keeps its indices elsewhere"
+    assert "_next_index" in str(watch.failed[watch.probe(Draws)])
 
 
 def test_no_more_is_recorded_than_the_limit(monkeypatch):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from bench.mistakes import memory_growth
-from bench.observe import Watch, growth
-from bench.observe.growth import STATM, MemoryGrowth
+from bench.mistakes.memory_growth import memory_growth
+from bench.observe import Watch, memory
+from bench.observe.memory import STATM, MemoryGrowth
 
 MIB = 2**20
 
@@ -16,13 +16,10 @@ MIB = 2**20
 def judged(within, ends=()) -> bool:
     """Whether memory in MiB after each step, or at the end of each epoch, is asked about."""
     series = [[(step, int(used * MIB)) for step, used in enumerate(each)] for each in (within, ends)]
-    found = growth.growth(*series, growth.FEWEST["GPU"])
+    found = memory.growth(*series, memory.FEWEST["GPU"])
     if found is None:
         return False
-    return (
-        memory_growth.detect({"memory": {key: [value] for key, value in found.items()} | {"place": ["GPU"]}})
-        is not None
-    )
+    return memory_growth({"memory": {key: [value] for key, value in found.items()} | {"place": ["GPU"]}}) is not None
 
 
 noise = random.Random(0)
@@ -70,7 +67,7 @@ def test_graphs_that_are_kept_are_seen(kept):
 
 
 def test_where_the_memory_is_not_known_it_is_said(monkeypatch, capsys):
-    monkeypatch.setattr(growth, "STATM", STATM / "nowhere")
+    monkeypatch.setattr(memory, "STATM", STATM / "nowhere")
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     watch = Watch(model, optimizer)

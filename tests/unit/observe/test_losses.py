@@ -7,8 +7,8 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy as imported_before
 
 from bench.observe import Watch
-from bench.observe.listening import heard
-from bench.observe.losses import LOOKED_AT, Losses, targets_of
+from bench.observe.metrics import LOOKED_AT, Losses, targets_of
+from bench.observe.probe import heard
 
 LABELS = torch.tensor([0, 1, 2, -100, -100, 1])
 

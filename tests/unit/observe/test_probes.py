@@ -34,18 +34,16 @@ def test_waits_count_for_the_line_of_the_script_that_waits():
     syncs = waits.HostSyncs(on_gpu=False)
     loss = torch.ones(())
 
-    def loader():
-        for number in range(4):
-            float(loss)  # the loader's own affair
-            yield number
-
-    for number in syncs.steps_of(loader()):
+    for number in range(4):
+        float(loss)  # the loader's own affair
+        syncs.step_begins()
         loss.item()
         f"{loss:.3f}"
         torch.nn.utils.clip_grad_norm_([nn.Parameter(loss)], 1.0)  # what torch does within is its own
         if number == 0:
             int(loss)
         loss.tolist()  # of a tensor on the CPU: a copy
+        syncs.step_ends()
     syncs.close()
     loss.item()
     found = {entry["where"].split(" ", 1)[1]: entry["per_step"] for entry in syncs.result()}
@@ -54,8 +52,9 @@ def test_waits_count_for_the_line_of_the_script_that_waits():
 
 def test_on_a_gpu_tensors_elsewhere_do_not_count():
     syncs = waits.HostSyncs(on_gpu=True)
-    for _ in syncs.steps_of([0]):
-        torch.ones(()).item()
+    syncs.step_begins()
+    torch.ones(()).item()
+    syncs.step_ends()
     syncs.close()
     assert syncs.result() == []
 

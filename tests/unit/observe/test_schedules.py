@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as torchs
 
-from bench.mistakes import schedule_length
+from bench.mistakes.schedule_length import schedule_length
 from bench.observe import Watch
 from bench.observe.schedules import Curve, Schedules
 
@@ -88,8 +88,8 @@ def asked(make, times: int = 1, every: int = 1, lr: float = 0.1) -> str:
             schedule.step()
     part = watch.probe(Schedules).part()
     watch.report()
-    found = schedule_length.detect(part)
-    return found.evidence if found else ""
+    found = schedule_length(part)
+    return found.text if found else ""
 
 
 @pytest.mark.parametrize("name", MAKE)

@@ -15,11 +15,9 @@ from torch import nn
 from bench.errors import UserError
 from bench.observe import Watch, gradients, ranks, watch, weights
 from bench.observe.gradients import gradient_of
-from bench.observe.listening import heard, listen
-from bench.observe.norms import Norms
-from bench.observe.probe import Unheard
+from bench.observe.probe import Unheard, heard, listen
 from bench.observe.ranks import Meeting, launched
-from bench.observe.weights import checksums, tensors_of, weights_of
+from bench.observe.weights import Norms, checksums, tensors_of, weights_of
 
 
 def net() -> nn.Module:

@@ -17,7 +17,7 @@ from bench.config.resolve import resolve
 from bench.config.workloads import WORKLOADS
 from bench.errors import UserError
 from bench.mistakes import INJECTED, MISTAKES
-from bench.mistakes.many_writers import whose
+from bench.mistakes.many_writers import owner_of
 from bench.mistakes.measures import METRIC, Measure
 from bench.modes.base import Topology
 from bench.report.page import page
@@ -142,12 +142,12 @@ def test_whose_a_file_is():
     ranks = [{"buffers": {"mean": torch.full((3,), float(r)), "count": torch.tensor(4)}} for r in (0, 1)]
 
     def holding(**model) -> str:
-        return whose({"model": {"count": torch.tensor(4)} | model, "ranks": ranks})
+        return owner_of({"model": {"count": torch.tensor(4)} | model, "ranks": ranks})
 
     assert holding(mean=torch.full((3,), 1.0)) == "rank 1"
     assert holding(mean=torch.full((3,), 7.0)) == "no rank"
     assert holding(mean=torch.zeros(3), count=torch.tensor(4)) == "rank 0"
-    assert whose(None) == "unreadable"
+    assert owner_of(None) == "unreadable"
 
 
 def test_a_truncated_checkpoint_is_unreadable(tmp_path):

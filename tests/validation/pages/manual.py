@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.cli import LINES
-from bench.cli.base import GROUPS, OWN
 from bench.cli.actions.run_output import announce, print_run
+from bench.cli.base import GROUPS, OWN
 from bench.config.data_sets import DATA_SETS
 from bench.config.fields import base_type, variable_of
 from bench.config.modes import MODES

@@ -1,14 +1,15 @@
-"""The memory of a training, step by step: whether it grows to the end."""
+"""The memory of a training: whether it grows to the end, and on which GPUs a process has a CUDA context."""
 
 import itertools
 import os
+import socket
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 
-from bench.observe.probe import Probe, Unheard
-from bench.observe.together import columns
+from bench.observe.loads import LoadedWeights
+from bench.observe.probe import Probe, Unheard, columns
 
 MOST_SAMPLES = 512  # beyond them every second one goes
 BLOCKS = 6  # in each of which memory has to grow, to grow steadily
@@ -19,14 +20,13 @@ STATM = Path("/proc/self/statm")
 
 
 class MemoryGrowth(Probe):
-    """Memory in use after the steps of the optimizers: on a GPU what torch's tensors fill, otherwise the private
-    memory of the process."""
+    """Memory after the optimizers' steps: of torch's tensors on a GPU, otherwise the process's private memory."""
 
     joins: ClassVar = {"memory": columns}
     silent: ClassVar = {"memory": "too few steps were seen"}
+    device, known = None, True
 
-    def __init__(self, watch):
-        super().__init__(watch)
+    def setup(self) -> None:
         self.step, self.stride, self.samples, self.ends = 0, 1, [], []
 
     def follow(self, model, optimizer) -> None:
@@ -53,13 +53,11 @@ class MemoryGrowth(Probe):
             self.ends.append((self.step, self.used()))
 
     def part(self) -> dict:
-        if not getattr(self, "known", True):
+        if not self.known:
             return {"memory": Unheard("this system does not tell the memory of a process")}
         place = "host" if self.device is None else "GPU"
         found = growth(self.samples, self.ends, FEWEST[place])
-        if found is None:
-            return {}
-        return {"memory": found | {"place": place}}
+        return {"memory": found and found | {"place": place}}
 
 
 def growth(samples: list[tuple[int, int]], ends: list[tuple[int, int]], fewest: int) -> dict | None:
@@ -67,7 +65,7 @@ def growth(samples: list[tuple[int, int]], ends: list[tuple[int, int]], fewest: 
     compared; bytes: in use at them; steadily: whether it grew all the time between them. None: fewer than so many.
 
     The first third is left out, in which allocators and caches fill up. Within epochs the lowest samples of blocks are
-    compared, for what comes and goes with a step, or waits for Python's collector, is no growth.
+    compared, because what comes and goes with a step, or waits for Python's collector, is not growth.
     """
     later = samples[len(samples) // 3 :]
     size = len(later) // BLOCKS
@@ -79,6 +77,45 @@ def growth(samples: list[tuple[int, int]], ends: list[tuple[int, int]], fewest: 
 
 
 def steady(series: list[tuple[int, int]]) -> bool:
-    """Whether it grows from each to the next, by about as much."""
     steps = [(after - before) for (_, before), (_, after) in itertools.pairwise(series)]
     return min(steps) > 0 and min(steps) >= STEADY * sum(steps) / len(steps)
+
+
+def contexts_of(parts: list[dict]) -> dict:
+    """By rank: own, the GPUs that the model is on; extra, others on which the process has a context; current, torch's
+    current device; loaded, the GPUs on which torch.load put tensors. together: ranks whose models are on one GPU of
+    several."""
+    places = {}
+    for rank, part in enumerate(parts):
+        for place in part["places"] if part["gpus"] > 1 else ():
+            places.setdefault(place, []).append(rank)
+    together = next((ranks for ranks in places.values() if len(ranks) > 1), [])
+    by_rank = {key: [part[key] for part in parts] for key in ("own", "extra", "current", "loaded")}
+    return by_rank | {"together": together}
+
+
+class Contexts(Probe):
+    """This process's CUDA contexts at the end of the training: one that was made stays, with hundreds of MiB."""
+
+    joins: ClassVar = {"contexts": contexts_of}
+    silent: ClassVar = {"contexts": "no GPU is used"}
+
+    def part(self) -> dict:
+        model = self.watch.model
+        if model is None or not torch.cuda.is_initialized():
+            return {}
+        own = {tensor.device.index for tensor in (*model.parameters(), *model.buffers()) if tensor.is_cuda}
+        own |= {torch.device("cuda", each).index for each in getattr(model, "device_ids", None) or ()}
+        if not own:
+            return {}
+        gpus = torch.cuda.device_count()
+        extra = {index for index in range(gpus) if torch._C._cuda_hasPrimaryContext(index)} - own
+        uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in own]
+        return {"contexts": {
+            "gpus": gpus,
+            "places": [f"{socket.gethostname()} {uuid}" for uuid in uuids],
+            "own": sorted(own),
+            "extra": sorted(extra),
+            "current": torch.cuda.current_device(),
+            "loaded": sorted(self.watch.probe(LoadedWeights).loads.devices - own),
+        }}  # fmt: skip
