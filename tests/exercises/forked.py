@@ -1,7 +1,7 @@
 """Stand-ins for ``course.run_on_ranks`` whose ranks are forked from the process that runs the cells.
 
 There torch is imported already, so a call takes a fraction of a second. Fresh processes have tests of their own, and
-`make solutions-check` runs every set on them.
+`make course check` runs every set on them.
 """
 
 import multiprocessing

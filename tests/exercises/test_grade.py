@@ -103,7 +103,7 @@ def graded(blank, solved, tmp_path_factory):
     (folder / "wrong" / "holiday.ipynb").write_text(blank)
     (folder / "late").mkdir()
     flags = ["--sets", SAMPLE, "--out", folder / "grades"]
-    return bench("grade", folder, *flags, out=folder / "grades", timeout=280)
+    return bench("course", "grade", folder, *flags, out=folder / "grades", timeout=280)
 
 
 def table(graded, name: str) -> list[dict]:
@@ -167,18 +167,18 @@ def test_feedback(graded):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["grade", "nowhere"], "SUBMITTED=nowhere is not a folder"),
-        (["grade", "tests", "--name", "99"], "no problem set begins with '99'"),
-        (["grade", SAMPLE.parent], "no such problem set"),
-        (["grade", "tests", "--timeout", "soon"], "TIMEOUT=soon: a whole number, at least 1"),
-        (["solutions-check", "--sets", "nowhere"], "no problem set NN_name.md in nowhere: it is not a folder"),
+        (["course", "grade", "nowhere"], "SUBMITTED=nowhere is not a folder"),
+        (["course", "grade", "tests", "--name", "99"], "no problem set begins with '99'"),
+        (["course", "grade", SAMPLE.parent], "no such problem set"),
+        (["course", "grade", "tests", "--timeout", "soon"], "TIMEOUT=soon: a whole number, at least 1"),
+        (["course", "check", "--sets", "nowhere"], "no problem set NN_name.md in nowhere: it is not a folder"),
     ],
 )
 def test_a_bad_request_is_one_line_and_exit_code_2(arguments, words, tmp_path):
     if words == "no such problem set":
         (tmp_path / "ann").mkdir()
         (tmp_path / "ann" / "holiday.ipynb").touch()
-        arguments = ["grade", tmp_path]
+        arguments = ["course", "grade", tmp_path]
     sets = [] if "--sets" in arguments else ["--sets", SAMPLE]
     result = bench(*arguments, *sets)
     assert result.code == 2 and result.stderr.startswith("bench: ") and result.stderr.count("\n") == 1
@@ -242,7 +242,7 @@ assert True, "a blank passes this"
 
 def test_solutions_check_finds_a_blank_that_scores(tmp_path):
     (tmp_path / "01_two.md").write_text(TWO_TASKS)
-    result = bench("solutions-check", "--sets", tmp_path)
+    result = bench("course", "check", "--sets", tmp_path)
     row = result.stdout.splitlines()[-1]
     assert result.code == 1 and row.split()[:4] == ["01_two", "2", "2", "1"], result.stdout + result.stderr
     assert row.endswith("Task 2: the blank scores 1 of 1")

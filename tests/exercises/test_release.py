@@ -18,7 +18,7 @@ from tests.runs import ROOT, bench
 def handed_out(tmp_path_factory):
     """A release of the sample set."""
     folder = tmp_path_factory.mktemp("release")
-    result = bench("release", "--sets", SAMPLE, "--out", folder)
+    result = bench("course", "release", "--sets", SAMPLE, "--out", folder)
     assert result.code == 0, result.stderr
     return folder
 
@@ -120,5 +120,5 @@ def test_the_template_of_a_classroom_assignment(handed_out, sample, monkeypatch)
 
 
 def test_a_grader_that_there_is_not(tmp_path):
-    with pytest.raises(UserError, match="TO=canvas: choose one of gradescope, classroom"):
+    with pytest.raises(UserError, match="PLATFORM=canvas: choose one of gradescope, classroom"):
         release.export("canvas", None, str(SAMPLE), str(tmp_path))

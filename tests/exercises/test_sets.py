@@ -1,7 +1,7 @@
 """Every problem set's round trip: the students' copy shows nothing, its blank scores zero, its solution full.
 
 The solution and the blank of a set are run in one process without Jupyter, which has torch already
-(tests/forked_programs.py) and forks their ranks (forked.py); `make solutions-check` does the same by nbgrader, on fresh
+(tests/forked_programs.py) and forks their ranks (forked.py); `make course check` does the same by nbgrader, on fresh
 processes. The blank's ranks are one: an answer that is not
 there fails on every rank alike.
 """

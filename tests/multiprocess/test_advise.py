@@ -1,4 +1,4 @@
-"""`bench advise` with runs of its own, at the smallest size, and again from the records that they left."""
+"""`bench predict mode` with runs of its own, at the smallest size, and again from the records that they left."""
 
 import json
 
@@ -20,7 +20,7 @@ def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_ag
         "price": 2,
         "examples": 1000,
     }
-    result = ranks.bench("advise", *flags(**options), "--out", tmp_path, out=tmp_path)
+    result = ranks.bench("predict", "mode", *flags(**options), "--out", tmp_path, out=tmp_path)
     assert result.code == 0, result.stderr
     (folder,) = tmp_path.iterdir()
     assert result.stdout.splitlines()[-1] == f"records: {folder}"
@@ -34,7 +34,9 @@ def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_ag
         data = json.loads(path.read_text())
         data["summary"]["disturbed_above"] = dict.fromkeys(THRESHOLDS, 1e9)
         path.write_text(json.dumps(data))
-    again = ranks.bench("advise", "--records", folder, *flags(link="10gbit,50us", nodes=8, price=2, examples=1000))
+    again = ranks.bench(
+        "predict", "mode", "--records", folder, *flags(link="10gbit,50us", devices=8, price=2, examples=1000)
+    )
     assert again.code == 0, again.stderr
     said = " ".join(again.stdout.split())
     for words in ("a preview: a recommendation needs ROUNDS=3", "preview, no verdict", "predicted: single: ",

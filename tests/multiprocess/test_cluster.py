@@ -65,7 +65,7 @@ def test_nodes_have_names_addresses_and_cores_of_their_own(cluster):
     show = "hostname; getent ahostsv4 $(hostname) | head -1; getent hosts 10.99.0.1; ip -brief address show eth0"
     before = network()
     result = cluster(f"{show}; {on('node2', 'sh', '-c', show)}; env | grep ^BENCH_; cat $BENCH_CLUSTER/*.json; exit 7",
-                     rate="100mbit", per_node=3)  # fmt: skip
+                     link="100mbit", per_node=3)  # fmt: skip
     assert result.code == 7, result.stderr
     words = [line.split() for line in result.stdout.splitlines()]
     first, second, rest = words[:4], words[4:8], words[8:]
@@ -94,7 +94,7 @@ def test_the_machines_own_name_is_the_nodes_address(cluster):
 @pytest.mark.parametrize("rate, megabytes", [(100, 4), (20, 0.8)])
 def test_a_link_has_its_rate(cluster, tmp_path, rate, megabytes):
     """Never more than that; a busy machine may take its time over some of the transfers."""
-    result = cluster(transfer(tmp_path, megabytes, 0.9 * rate), rate=f"{rate}mbit")
+    result = cluster(transfer(tmp_path, megabytes, 0.9 * rate), link=f"{rate}mbit")
     assert result.code == 0, result.stderr
     rates = [float(line) for line in result.stdout.split()]
     assert 0.9 * rate < max(rates) < 1.1 * rate
@@ -108,10 +108,10 @@ def test_without_a_rate_links_are_much_faster(cluster, tmp_path):
 
 def test_make_works_inside(cluster, tmp_path):
     """The variables of the make that started the cluster are not those of a make in the command."""
-    (tmp_path / "Makefile").write_text("all:\n\t@echo nodes=$(NODES) rate=$(RATE) flags=$(MAKEFLAGS)\n")
-    env = {"MAKEFLAGS": " -- NODES=2 RATE=10mbit CMD=x", "NODES": "2", "RATE": "10mbit", "CMD": "x", "MAKELEVEL": "1"}
+    (tmp_path / "Makefile").write_text("all:\n\t@echo nodes=$(NODES) link=$(LINK) flags=$(MAKEFLAGS)\n")
+    env = {"MAKEFLAGS": " -- NODES=2 LINK=10mbit CMD=x", "NODES": "2", "LINK": "10mbit", "CMD": "x", "MAKELEVEL": "1"}
     result = cluster(f"make -C {tmp_path} --no-print-directory", env=env)
-    assert result.stdout.split() == ["nodes=", "rate=", "flags=", "--no-print-directory"], result.stderr
+    assert result.stdout.split() == ["nodes=", "link=", "flags=", "--no-print-directory"], result.stderr
 
 
 def test_enter_says_what_it_cannot_do(cluster):
@@ -201,7 +201,7 @@ def test_an_ordinary_user_has_it_too(cluster):
     if python is None:
         pytest.skip("no Python here that the user nobody may run, or no setpriv")
     show = "id -u; $(echo $BENCH_REMOTE | sed s/{host}/node2/) hostname"
-    result = run_by_nobody(python, "-m", "bench", "cluster", "--rate=50mbit", "--cmd", show)
+    result = run_by_nobody(python, "-m", "bench", "cluster", "--link=50mbit", "--cmd", show)
     if "no network namespaces here" in result.stderr:
         pytest.skip(result.stderr)
     assert (result.returncode, result.stdout.split()) == (0, ["0", "node2"]), result.stderr
@@ -213,8 +213,8 @@ def test_an_ordinary_user_has_it_too(cluster):
         ({"nodes": "1"}, "NODES=1: a whole number from 2 to 64"),
         ({"nodes": "1000"}, "NODES=1000: a whole number from 2 to 64"),
         ({"per_node": "0"}, "PER_NODE=0: a whole number, at least 1"),
-        ({"rate": "fast"}, "RATE=fast: not from 100kbit to 10gbit"),
-        ({"latency": "5"}, "LATENCY=5: not a one-way latency"),
+        ({"link": "fast"}, "LINK=fast: a rate from 100kbit to 10gbit"),
+        ({"link": "1gbit,5"}, "LINK=1gbit,5: a rate"),
         ({"loss": "99%"}, "LOSS=99%: not a loss rate up to 50 %"),
         ({"cmd": ""}, "CMD=… is needed"),
     ],

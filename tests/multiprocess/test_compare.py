@@ -38,7 +38,9 @@ def modes(request):
 @pytest.fixture
 def suite(ranks):
     """``suite(command, out, …)``: one command with SIZE's options and these."""
-    return lambda command, out, **options: ranks.bench(command, *flags(**SIZE | options), "--out", out, out=out)
+    return lambda command, out, **options: ranks.bench(
+        *command.split(), *flags(**SIZE | options), "--out", out, out=out
+    )
 
 
 def records_of(out) -> list[Record]:
@@ -84,9 +86,9 @@ def test_strict_refuses_an_unfair_comparison_after_one_round(tmp_path, command):
     records = records_of(tmp_path)  # they stay
     assert {record.program for record in records} >= {"single", "dp", "ddp"}
     assert {record.label.round for record in records} == {0}  # and no further round was run
-    said = command("report", tmp_path, "--html")
+    said = command("report", tmp_path)
     assert said.code == 0 and "NOT A FAIR COMPARISON" in (tmp_path / "report.html").read_text(), said.stderr
-    drawn = command("plots", tmp_path)
+    drawn = command("report", tmp_path, "--format=plots")
     (picture,) = tmp_path.rglob("ratios.svg")
     assert drawn.code == 0 and "NOT A FAIR COMPARISON" in picture.read_text()
 
@@ -108,7 +110,7 @@ def test_a_replayed_unfairness_moves_the_verdict_and_is_flagged_everywhere(tmp_p
 
 
 def test_a_breakdown_has_phases_exposed_communication_and_a_timeline(tmp_path, suite, modes):
-    result = suite("breakdown", tmp_path, gpus=2, rounds=1)
+    result = suite("profile", tmp_path, gpus=2, rounds=1)
     assert result.code == 0, result.stderr
     profiled = [record for record in records_of(tmp_path) if record.config.profile]
     assert {record.config.mode for record in profiled} == modes
@@ -123,7 +125,7 @@ def test_a_breakdown_has_phases_exposed_communication_and_a_timeline(tmp_path, s
 
 
 def test_scaling_runs_weak_and_strong(tmp_path, suite, modes):
-    result = suite("scaling", tmp_path, max_gpus=2, rounds=1, steps=2)
+    result = suite("compare scaling", tmp_path, max_gpus=2, rounds=1, steps=2)
     assert result.code == 0, result.stderr
     assert "no interval" in " ".join(result.stdout.split())
     (page,) = tmp_path.rglob("report.html")
@@ -148,7 +150,7 @@ def test_an_unwritable_folder_is_one_line(tmp_path, suite):
 
 def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path, ranks, modes):
     options = TINY | {"device": "cpu", "gpus": 2, "image_size": 8, "batch": 256, "epochs": 1, "lr_warmup_epochs": 0}
-    result = ranks.bench("accuracy", *flags(**options, seeds=2, seed=5), "--out", tmp_path, out=tmp_path)
+    result = ranks.bench("compare", "accuracy", *flags(**options, seeds=2, seed=5), "--out", tmp_path, out=tmp_path)
     assert result.code == 0, result.stderr
     said = " ".join(result.stdout.split())
     assert said.index("margin, fixed in advance: ±1 percentage point") < said.index("round 1 of 2")
@@ -170,7 +172,7 @@ def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path, ranks, modes):
 def test_a_sweep_of_training_options(tmp_path, suite):
     """With dp, which is not compiled: a compiler takes minutes. bf16 runs where the processor has it, and is left out
     with a sentence where it has not. As many rounds as it takes, and no time for more than one."""
-    result = suite("knobs", tmp_path, mode="dp", gpus=2, rounds="auto", max_minutes=0.01)
+    result = suite("sweep", tmp_path, mode="dp", gpus=2, rounds="auto", max_minutes=0.01)
     assert result.code == 0, result.stderr
     records = {record.program: record for record in records_of(tmp_path)}
     assert "dp" in records and records["dp channels_last=1"].config.channels_last

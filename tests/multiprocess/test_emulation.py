@@ -1,4 +1,4 @@
-"""`bench emulate` with real ranks on a real cluster of namespaces: what it leaves, and that no link is outrun."""
+"""`bench cluster emulate` with real ranks on a cluster of namespaces: what it leaves, and that no link is outrun."""
 
 import pytest
 
@@ -20,9 +20,9 @@ def test_two_nodes_wait_and_send_for_real(mode, tmp_path):
     """20 MB over links of 1 Gbit/s, half as fast by the dilation: from the moment when the first gradient is there on,
     a step cannot be shorter than what is to be sent takes, and no wait is left out."""
     run = profiles.record(tmp_path / "profile", throughput=400.0)
-    words = (f"--mode={mode}", f"--compute={run}", "--nodes=2", "--rate=1gbit", "--dilate=2", "--warmup=1", "--steps=3",
+    words = (f"--mode={mode}", f"--compute={run}", "--nodes=2", "--link=1gbit", "--dilate=2", "--warmup=1", "--steps=3",
              "--profile=1")  # fmt: skip
-    done = runs.bench("emulate", *words, f"--out={tmp_path / 'out'}", out=tmp_path / "out")
+    done = runs.bench("cluster", "emulate", *words, f"--out={tmp_path / 'out'}", out=tmp_path / "out")
     assert done.code == 0, done.stderr
     record = records.load(done.run_dir / "emulation.json")
     assert done.stdout.rstrip().endswith(f"record: {done.run_dir / 'emulation.json'}")

@@ -129,7 +129,7 @@ def test_two_nodes_of_a_cluster(tmp_path, cluster):
     ]
     at_a_terminal = shlex.join([sys.executable, "-c", AT_A_TERMINAL, both[0]])
     command = f"{on('node2', 'sh', '-c', both[1])} & {at_a_terminal} && wait"
-    result = cluster(command, out=tmp_path, rate="100mbit", env={"COLUMNS": "200"})
+    result = cluster(command, out=tmp_path, link="100mbit", env={"COLUMNS": "200"})
     assert result.code == 0, result.stderr
     assert "building the model" in result.stdout  # the bar; a smaller one is built sooner than it is drawn
     assert result.stdout.splitlines()[-1] == f"record: {result.run_dir / 'record.json'}"

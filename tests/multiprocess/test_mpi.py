@@ -53,7 +53,7 @@ def test_a_training_with_adasum(tmp_path):
     assert "Horovod's ranks talk MPI" in record.data["topology"]["notes"]
     assert record.data["observed"]["gradient"]["kind"] == "Adasum"
     assert record.environment["variables"]["OMPI_MCA_btl"] == "^openib"
-    found = runs.bench("check", tmp_path)
+    found = runs.bench("mistake", "check", tmp_path)
     assert found.code == 0, found.stdout
 
 

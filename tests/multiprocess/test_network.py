@@ -37,9 +37,9 @@ def test_gloo_and_horovod_between_two_processes(tmp_path, capsys, copied_python)
     assert LABEL in picture.read_text()
 
     class Asked:
-        out, html = str(tmp_path), ""
+        records, format, by, out = str(tmp_path), None, None, None
 
-    assert report.run(Asked) == 0  # as `bench report --html`
+    assert report.run(Asked) == 0  # as `bench report`
     page = (tmp_path / "report.html").read_text()
     assert LABEL in page and records[0].suite in page and "bus bandwidth" in page
     assert f"2 processes, {LABEL}" in capsys.readouterr().out

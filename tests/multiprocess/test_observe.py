@@ -69,5 +69,5 @@ def test_what_is_wrong_on_purpose_is_found_and_said(observed):
     assert "known mistakes found: 2" in result.stdout
     assert "possible mistakes: 1\n  host-sync: " in result.stdout  # a CPU does not wait for itself
     assert seen["host_syncs"][0]["where"].startswith("hooks.py:") and seen["host_syncs"][0]["per_step"] == 1
-    checked = runs.bench("check", result.out)
+    checked = runs.bench("mistake", "check", result.out)
     assert checked.code == ExitCode.FOUND and all(name in checked.stdout for name in names)

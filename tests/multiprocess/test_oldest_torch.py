@@ -34,7 +34,7 @@ def python(tmp_path_factory):
 def horovod(python, tmp_path_factory):
     """Horovod in it, compiled for CPUs."""
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
-    command = [python, "-m", "bench", "install-horovod", "--gpu", "none"]
+    command = [python, "-m", "bench", "install", "horovod", "--gpu", "none"]
     subprocess.run(command, cwd=packages.ROOT, env=env, check=True, timeout=1800)
 
 

@@ -1,4 +1,4 @@
-"""`bench predict-images`: every image once, in order, with the same result whatever the number of devices."""
+"""`bench infer`: every image once, in order, with the same result whatever the number of devices."""
 
 import csv
 import os
@@ -49,8 +49,8 @@ def trained(tmp_path_factory, ranks):
 def predicted(ranks, place, run_dir, to, **options) -> list[dict]:
     """The rows of the table."""
     words = [f"--{name}={value}" for name, value in options.items()]
-    words += [MODEL, "--device=cpu", "--workers=0", "--batch=4", f"--to={to}", f"--out={to.parent}", "--timeout=200"]
-    done = ranks.bench("predict-images", place / "new", f"--resume={run_dir}", *words)
+    words += [MODEL, "--device=cpu", "--workers=0", "--batch=4", f"--out={to}", "--timeout=200"]
+    done = ranks.bench("infer", place / "new", f"--resume={run_dir}", *words)
     assert done.code == 0, done.stderr
     assert "17 images" in done.stdout and f"4 could not be read: {', '.join(UNREADABLE)}" in done.stdout
     assert [path.name for path in to.parent.iterdir()] == [to.name]  # the run's folder is gone
@@ -87,18 +87,17 @@ def test_bad_input_is_one_line(ranks, trained, tmp_path):
     good = [
         place / "new",
         f"--resume={run_dir}",
-        f"--out={tmp_path}",
         "--device=cpu",
         MODEL,
-        f"--to={tmp_path}/table.csv",
+        f"--out={tmp_path}/table.csv",
     ]
 
     def of(*words):
-        return ranks.bench("predict-images", *words)
+        return ranks.bench("infer", *words)
 
     refused(of(*good[:1]), "RESUME=… is needed")
     refused(of(tmp_path / "nowhere", *good[1:]), "is not a folder of images")
-    refused(of(place / "data" / "..", *good[1:], "--to=x.txt"), "ends with .csv or .parquet")
+    refused(of(place / "data" / "..", *good[1:], "--out=x.txt"), "ends with .csv or .parquet")
     refused(of(*good, "--epochs=2"), "EPOCHS is of a training")
     refused(of(good[0], "--resume=nowhere", *good[2:]), "RESUME=nowhere is not there")
     (tmp_path / "names.txt").write_text("one\ntwo\n")
@@ -110,14 +109,14 @@ def test_bad_input_is_one_line(ranks, trained, tmp_path):
     state["config"] |= {"data": "cifar10", "image_size": 16, "model": f"{tmp_path}/theirs.py:build"}
     torch.save(state, tmp_path / "theirs.pt")
     (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    theirs = [good[0], f"--resume={tmp_path}/theirs.pt", *good[2:4], good[-1]]
+    theirs = [good[0], f"--resume={tmp_path}/theirs.pt", good[2], good[-1]]
     refused(of(*theirs), "name the file that you trust, MODEL=FILE.py:FUNCTION")
     refused(of(*theirs, "--model=resnet18"), "MODEL=FILE.py:FUNCTION")
     assert not (tmp_path / "ran").exists()
     (tmp_path / "table.csv").write_text("mine")
     refused(of(*good), "is not overwritten")
     (tmp_path / "none").mkdir()
-    refused(of(tmp_path / "none", *good[1:-1], f"--to={tmp_path}/other.csv"), "holds no image")
+    refused(of(tmp_path / "none", *good[1:-1], f"--out={tmp_path}/other.csv"), "holds no image")
     assert (tmp_path / "table.csv").read_text() == "mine"
 
 
@@ -126,8 +125,8 @@ def test_the_table_as_parquet(ranks, trained, tmp_path):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     place, run_dir = trained
-    words = (MODEL, "--device=cpu", "--workers=1", f"--out={tmp_path}", f"--to={tmp_path}/t.parquet")
-    done = ranks.bench("predict-images", place / "new", f"--resume={run_dir}", *words)
+    words = (MODEL, "--device=cpu", "--workers=1", f"--out={tmp_path}/t.parquet")
+    done = ranks.bench("infer", place / "new", f"--resume={run_dir}", *words)
     assert done.code == 0, done.stderr
     table = pd.read_parquet(tmp_path / "t.parquet")
     assert len(table) == 17 and table["probability"].notna().sum() == 13 and table["error"].notna().sum() == 4

@@ -79,12 +79,12 @@ def test_somebody_else_watches_a_run_and_ends_it(tmp_path, forked_programs):
     try:
         wait_for(stepping(tmp_path, 2), "every rank steps")
         seen = wait_for(
-            lambda: (found := bench("watch", tmp_path, "--once")).stdout.count("images/s") == 2 and found, ""
+            lambda: (found := bench("status", tmp_path, "--once")).stdout.count("images/s") == 2 and found, ""
         )
         assert seen.code == 0 and "rank 1: step " in seen.stdout and "GiB (" in seen.stdout
     finally:
         process.terminate()
         result = finish(process, tmp_path, timeout=150)
     assert failure_of(result, code=130)["kind"] == "interrupted" and result.last_error_line == "bench: interrupted"
-    nothing = bench("watch", tmp_path, "--once")
+    nothing = bench("status", tmp_path, "--once")
     assert nothing.code == 2 and "no run is going on" in nothing.stderr and nothing.stderr.count("\n") == 1

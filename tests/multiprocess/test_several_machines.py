@@ -184,7 +184,7 @@ def test_verify_over_two_machines(cluster):  # noqa: F811
 def test_scaling_over_machines_and_the_devices_of_the_first(cluster, tmp_path):  # noqa: F811
     size = {name: value for name, value in runs.SMALL.items() if name not in ("baselines", "batch")}
     words = runs.flags(**size | {"rounds": 1, "batch": 4, "max_gpus": 4})
-    result = cluster(bench("scaling", *words, f"--out={tmp_path}"), per_node=2, timeout=1200)
+    result = cluster(bench("compare", "scaling", *words, f"--out={tmp_path}"), per_node=2, timeout=1200)
     assert result.code == 0, result.stderr
     nodes = {record.program: len(record.data["nodes"]) for record in find_records(tmp_path)[0]}
     assert (nodes["ddp 1"], nodes["ddp 2"], nodes["ddp 4"]) == (1, 1, 2)

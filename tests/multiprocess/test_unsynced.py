@@ -16,7 +16,7 @@ APART = ("ddp unsynced", "ddp unsynced own buffers", "horovod unsynced")
 def suite(tmp_path_factory, ranks):
     """One seed of all programs, six steps each: what was said, the suite's folder, and program -> record."""
     out = tmp_path_factory.mktemp("unsynced")
-    result = ranks.bench("unsynced-init", *flags(**SIZE, batch=120, seeds=1, seed=3), "--out", out, out=out)
+    result = ranks.bench("mistake", "unsynced-init", *flags(**SIZE, batch=120, seeds=1, seed=3), "--out", out, out=out)
     assert result.code == 0, result.stderr
     (folder,) = out.iterdir()
     records, refused = find_records(folder)

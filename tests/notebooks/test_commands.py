@@ -47,9 +47,9 @@ def test_a_wrong_value_is_the_users_error(temporary, capsys):
 
 def test_a_command_in_a_cluster_is_the_line_for_a_terminal_too(temporary, capsys):
     with pytest.raises(UserError, match="NODES=1: a whole number from 2 to 64"):
-        bench("compare", cluster={"NODES": 1, "RATE": "10mbit"}, MODES="ddp,horovod", GPUS=2)
+        bench("compare", cluster={"NODES": 1, "LINK": "10mbit"}, MODES="ddp,horovod", GPUS=2)
     (line,) = capsys.readouterr().out.splitlines()[:1]
-    assert line == '$ make cluster NODES=1 RATE=10mbit CMD="make compare MODES=ddp,horovod GPUS=2"'
+    assert line == '$ make cluster NODES=1 LINK=10mbit CMD="make compare MODES=ddp,horovod GPUS=2"'
 
 
 @pytest.mark.parametrize(

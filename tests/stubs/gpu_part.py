@@ -1,4 +1,4 @@
-"""A part of `bench gpu-check` whose checks need no GPU, for tests of how checks are begun and ended."""
+"""A part of `bench doctor gpu` whose checks need no GPU, for tests of how checks are begun and ended."""
 
 import os
 import subprocess

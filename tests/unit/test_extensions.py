@@ -294,10 +294,11 @@ def test_an_option_separates_records(copy, trained):
 
 def test_a_mistake_is_made_found_and_listed(copy, trained):
     assert any("one example, over and over" in note for note in trained["topology"]["notes"])
-    done = subprocess.run([sys.executable, "-m", "bench", "check", "runs"], cwd=copy.folder, capture_output=True,
-                          text=True, env={**os.environ, "PYTHONPATH": str(copy.folder)}, timeout=60)  # fmt: skip
+    command = [sys.executable, "-m", "bench", "mistake", "check", "runs"]
+    done = subprocess.run(command, cwd=copy.folder, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(copy.folder)}, timeout=60)  # fmt: skip
     assert done.returncode == 3 and "one-example" in done.stdout
-    assert "one-example" in copy.run("lab", "--help")
+    assert "one-example" in copy.run("mistake", "demo", "--help")
 
 
 def test_a_study_with_its_picture_and_a_data_set(copy):

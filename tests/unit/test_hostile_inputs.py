@@ -20,17 +20,17 @@ NO_FILES = ("./pipe", "./zero", "./loop", "./folder", "./gone", "./binary", "./e
 # What a command reads as a file: {} is one of NO_FILES.
 READERS = (
     "run --gpus 2 --device cpu --hosts {}",
-    "predict-images images --resume {} --device cpu",
-    "unpack-imagenet --to out --train {}",
-    "unpack-imagenet --to out --val tar --labels {}",
-    "forecast {} --devices 2 --link 1gbit,10us",
-    "emulate --compute {} --device cpu",
-    "check {}",
+    "infer images --resume {} --device cpu",
+    "install imagenet --out out --train {}",
+    "install imagenet --out out --val tar --labels {}",
+    "predict step {} --devices 2 --link 1gbit,10us",
+    "cluster emulate --compute {} --device cpu",
+    "mistake check {}",
     "diff {} folder",
-    "advise --records {} --device cpu",
-    "watch {} --once 1",
-    "grade {}",
-    "release --sets {}",
+    "predict mode --records {} --device cpu",
+    "status {} --once 1",
+    "course grade {}",
+    "course release --sets {}",
     "report {}",
 )
 # What a folder of records may hold as a record.json.
@@ -50,22 +50,25 @@ RECORDS = {
 }
 OF_RECORDS = (
     "report",
-    "table",
-    "plots",
-    "pool",
-    "leaderboard",
-    "check",
-    "advise --device cpu --records",
+    "report --format=md",
+    "report --format=plots",
+    "report --by=machine",
+    "report --by=student",
+    "mistake check",
+    "predict mode --device cpu --records",
     "diff records",
 )
 NAMED = (
-    ["report"], ["table"], ["plots"], ["pool"], ["leaderboard"], ["check"], ["watch"], ["diff", "folder"], ["grade"],
-    ["new-workload"], ["forecast"], ["help"], ["slides", "--name"], ["notebooks", "--name"], ["release", "--name"],
-    ["export", "--to"], ["solutions-check", "--sets"], ["time", "--cmd"], ["time", "--label"], ["time", "--limit"],
-    ["cluster", "--rate"], ["network", "--backends"], ["network", "--sizes"], ["gpu-check", "--part"],
-    ["gpu-check", "--budget"], ["memory", "--memory-gib"], ["install-horovod", "--jobs"],
-    ["predict-images", "images", "--resume"], ["unpack-imagenet", "--to", "out", "--train"], ["verify", "--modes"],
-    ["compare", "--modes"], ["advise", "--link"], ["emulate", "--rate"], [],
+    ["report"], ["report", "--format"], ["report", "--by"], ["report", "--by=machine"], ["report", "--format=plots"],
+    ["mistake", "check"], ["mistake", "show"], ["status"], ["diff", "folder"], ["course", "grade"],
+    ["install", "workload"], ["predict", "step"], ["help"], ["site", "slides", "--name"], ["notebooks", "--name"],
+    ["course", "release", "--name"], ["course", "export", "--platform"], ["course", "check", "--sets"],
+    ["time", "--cmd"], ["time", "--label"], ["time", "--limit"], ["cluster", "--link"], ["network", "--backends"],
+    ["network", "--sizes"], ["doctor", "gpu", "--part"], ["doctor", "gpu", "--budget"],
+    ["predict", "memory", "--memory-gib"], ["install", "horovod", "--jobs"], ["infer", "images", "--resume"],
+    ["install", "imagenet", "--out", "out", "--train"], ["verify", "--modes"], ["compare", "--modes"],
+    ["predict", "mode", "--link"], ["cluster", "emulate", "--link"], ["mistake"], ["predict"], ["course"], ["install"],
+    [],
 )  # fmt: skip
 OPTIONS = ("model", "data", "out", "resume", "pretrained", "hosts", "remote", "freeze", "schedule", "precision", "gpus",
            "batch", "lr", "dist-url", "copy-to", "snapshots", "fault", "mistake", "val-labels", "keep")  # fmt: skip
@@ -73,17 +76,17 @@ OPTIONS = ("model", "data", "out", "resume", "pretrained", "hosts", "remote", "f
 WRITERS = (
     "run --mode single --device cpu --out binary/x",
     "time --out binary/x -- true",
-    "pool records --out binary/x",
-    "table records --to binary/x.csv",
-    "table records --to folder",
-    "report records --html binary/x.html",
-    "report records --html folder",
-    "predict-images images --resume binary --to binary/x.csv",
-    "new-workload binary/x.py",
-    "new-workload folder",
-    "unpack-imagenet --train tar --to binary/x",
-    "forecast records --devices 2 --link 1gbit,10us --out binary/x",
-    "export --to gradescope --sets binary --out binary/x",
+    "report records --by=machine --out binary/x",
+    "report records --out binary/x.csv",
+    "report records --format=csv --out folder",
+    "report records --out binary/x.html",
+    "report records --out folder",
+    "infer images --resume binary --out binary/x.csv",
+    "install workload binary/x.py",
+    "install workload folder",
+    "install imagenet --train tar --out binary/x",
+    "predict step records --devices 2 --link 1gbit,10us --out binary/x",
+    "course export --platform gradescope --sets binary --out binary/x",
 )
 WITHOUT_EFFECT = (
     "--schedule-epochs 3", "--schedule-factor 0.5", "--schedule cosine --schedule-factor 0.5", "--trust 1",
@@ -201,7 +204,7 @@ def test_a_run_to_be_watched_that_is_none(config, status, place, capsys):
         os.mkfifo(place / "folder" / ".rank0.status")
     else:
         (place / "folder" / ".rank0.status").write_bytes(status)
-    assert "config of a run" in answered(["watch", "folder", "--once", "1"], place, capsys, codes=(2,))
+    assert "config of a run" in answered(["status", "folder", "--once", "1"], place, capsys, codes=(2,))
 
 
 NOTEBOOKS = {
@@ -219,7 +222,7 @@ NOTEBOOKS = {
 
 @pytest.mark.parametrize("kind", NOTEBOOKS)
 def test_a_notebook_that_is_none(kind, place):
-    """Read as `bench grade` reads it; what it makes of that has tests/exercises."""
+    """Read as `bench course grade` reads it; what it makes of that has tests/exercises."""
     from bench.course.exercises import grade
 
     path = place / "folder" / "ada" / "00_sample.ipynb"
@@ -238,5 +241,5 @@ def test_a_notebook_that_is_none(kind, place):
 
 @pytest.mark.parametrize("name", ['a"""b.py', "\\N{x}.py", "a'b.py", "{x}%s.py", "\\u12.py", "tab\tand\x1b.py"])
 def test_a_file_of_ones_own_runs_whatever_it_is_called(name, place, capsys):
-    answered(["new-workload", name], place, capsys, codes=(0,))
+    answered(["install", "workload", name], place, capsys, codes=(0,))
     compile((place / name).read_text(), name, "exec")

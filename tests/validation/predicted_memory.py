@@ -2,8 +2,9 @@
 
     python -m tests.validation.predicted_memory [--json FILE]
 
-Each row is a run with MEMORY=1, whose ranks record every allocation of one more step; beside it what `bench memory`
-says of the same options. What the profiler of a CPU cannot see is left out on both sides: Horovod's fusion buffer.
+Each row is a run with MEMORY=1, whose ranks record every allocation of one more step; beside it what
+`bench predict memory` says of the same options. What the profiler of a CPU cannot see is left out on both sides:
+Horovod's fusion buffer.
 """
 
 import argparse

@@ -105,7 +105,7 @@ def draw_check() -> list[Path]:
 def draw_forecast() -> list[Path]:
     """Those of the manual's forecast."""
     words = forecast_example.words(manual.FORECAST_CHECK)
-    args = COMMANDS["forecast"].parse([f"--{name.lower()}={value}" for name, value in words.items()])
+    args = COMMANDS["predict"].parts["step"].parse([f"--{name.lower()}={value}" for name, value in words.items()])
     asked = forecast.asked_of(args)
     others = emulated_places(asked, manual.FORECAST_CHECK)
     drawn = figures(asked, forecast.forecasts(args, asked), forecast.points_of(args, asked), others)

@@ -14,10 +14,13 @@ import sys
 import pytest
 import yaml
 
-from bench.cli import LINES
+from bench.__main__ import command_of
+from bench.cli import ALIASES, COMMANDS, GONE, OF_MAKE, RENAMED, every
 from bench.cli.actions import doctor
-from bench.cli.base import GROUPS, OWN
+from bench.cli.base import DEVELOP, GROUPS
+from bench.config.fields import flag_of
 from bench.config.modes import MODES
+from bench.config.options import FIELDS
 from bench.errors import ExitCode
 from bench.files import LINUX
 from bench.install import packages
@@ -27,7 +30,7 @@ from tests.records import compare_programs, record, store, suite_records
 from tests.runs import ROOT, bench
 from tests.shown import in_one_line
 
-COMMANDS = [line.name for line in LINES if line.module]
+EVERY = {command.name: command for command in every()}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +87,9 @@ def refused(result) -> str:
     return result.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([command, "--help"] for command in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], *([*name.split(), "--help"] for name in [*COMMANDS, *EVERY])], ids=" ".join
+)
 def test_help_needs_no_torch(arguments, no_torch):
     result = bench(*arguments, env=no_torch)
     assert result.code == 0 and not result.stderr
@@ -92,13 +97,68 @@ def test_help_needs_no_torch(arguments, no_torch):
 
 
 def test_the_table_has_every_command_that_there_is():
-    """A file of bench/cli that can be run, and what a study is called, is a line; no name stands for two."""
-    files = [path for path in (ROOT / "bench" / "cli").glob("*.py") if "\ndef run(" in path.read_text()]
-    assert {path.stem for path in files} == {line.module for line in LINES if line.module}
-    assert {study.command for study in STUDIES.values()} <= set(COMMANDS)
-    assert {line.group for line in LINES} == set(GROUPS) and all(line.help for line in LINES)
-    names = [name for line in LINES for name in {line.name, line.make}]
+    """A file of bench/cli with a command, and what a study is called, is in it; no name stands for two."""
+    files = [path for path in (ROOT / "bench" / "cli").glob("*.py") if "\nCOMMAND = " in path.read_text()]
+    assert {path.stem for path in files} == set(COMMANDS)
+    assert {study.command for study in STUDIES.values()} <= set(EVERY)
+    lines = [*COMMANDS.values(), *OF_MAKE]
+    assert {line.group for line in lines} == set(GROUPS) and all(line.help for line in [*lines, *every()])
+    assert all(part.name == f"{name} {word}" for name, line in COMMANDS.items() for word, part in line.parts.items())
+    names = [*COMMANDS, *(line.name for line in OF_MAKE), *ALIASES, *RENAMED, *GONE]
     assert len(names) == len(set(names))
+
+
+def test_there_are_no_more_commands_than_anybody_can_know():
+    assert len(COMMANDS) <= 20
+
+
+@pytest.mark.parametrize("old", [*ALIASES, *RENAMED])
+def test_another_name_of_a_command_is_that_command(old, capsys):
+    """With what it adds to it; a name that goes says which one comes, in a line."""
+    new, _, added = (ALIASES | RENAMED)[old].partition(" -")
+    found, words = command_of([old, "--x"])
+    assert found is EVERY[new] and words == [*([f"-{added}"] if added else []), "--x"]
+    found.parse(words[:-1])
+    said = capsys.readouterr().err
+    assert said.count("\n") == (old in RENAMED) and (f"`bench {RENAMED[old]}`" in said if old in RENAMED else not said)
+
+
+OF_BEFORE = [(name, flag) for name, command in EVERY.items() for flag in command.gone]
+
+
+@pytest.mark.parametrize(("name", "flag"), OF_BEFORE, ids=map(" ".join, OF_BEFORE))
+def test_a_flag_that_is_gone_names_its_successor(name, flag, capsys):
+    command = EVERY[name]
+    with pytest.raises(SystemExit) as end:
+        command.parse([f"{flag}=1"])
+    said = capsys.readouterr().err
+    successor = command.gone[flag].partition("=")[0]
+    assert end.value.code == 2 and said.count("\n") == 1 and flag in said and successor in said
+    assert flag[2:] not in command.parser().names() and successor[2:] in command.parser().names()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_command_knows_the_options_of_its_help_and_no_other(name, capsys):
+    """What its help shows it takes, and an option of a run that it does not take is unknown to it."""
+    parser = EVERY[name].parser()
+    shown = set(re.findall(r"^  (--[a-z0-9-]+)", parser.format_help(), re.MULTILINE)) - {"--help"}
+    for flag in shown | {flag_of(field) for field in FIELDS.values()}:
+        known = flag[2:] in parser.names()
+        assert known or flag not in shown
+        if not known:
+            with pytest.raises(SystemExit) as end:
+                parser.parse_args([f"{flag}=1"])
+            assert end.value.code == 2 and f" {flag} " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [("network", "--lr"), ("network", "--model"), ("infer", "--epochs"), ("doctor gpu", "--mode"),
+     ("cluster emulate", "--hosts"), ("predict step", "--batch")],
+)  # fmt: skip
+def test_an_option_that_would_be_refused_is_unknown(command, flag):
+    said = refused(bench(*command.split(), f"{flag}=1"))
+    assert f"unknown option {flag}" in said
 
 
 @pytest.mark.parametrize(
@@ -111,14 +171,15 @@ def test_the_table_has_every_command_that_there_is():
 )
 def test_every_help_lists_every_command_in_its_group(form, heading, entry, of_make):
     """One table, in two forms; make has some targets that are no command, and a group of these alone."""
-    shown = [group for group in GROUPS if of_make or group != OWN]
+    shown = [group for group in GROUPS if of_make or group != DEVELOP]
     groups = "|".join(heading.format(group) for group in shown)
     _, *sections = re.split(groups, bench("help", *form).stdout, flags=re.MULTILINE)
     for group, section in zip(shown, sections, strict=True):
-        lines = [line for line in LINES if line.group == group and (of_make or line.module)]
+        lines = [*COMMANDS.values(), *(OF_MAKE if of_make else ())]
+        lines = [line for line in lines if line.group == group]
         names = [line.make if of_make else line.name for line in lines]
         assert re.findall(entry, section, re.MULTILINE) == names
-        assert all(line.help in section for line in lines)
+        assert all(line.help in section and ", ".join(line.parts) in section for line in lines)
 
 
 def test_help_says_with_which_codes_every_command_ends():
@@ -135,15 +196,16 @@ def test_help_is_the_help_of_the_command(fresh):
     ("arguments", "words"),
     [
         ("fly", ["unknown command fly", "bench help"]),
-        ("selfbench", ["no command any more", "tests.validation.overhead"]),
+        ("selfbench", ["selfbench", "tests.validation.overhead"]),
         ("compair --gpus=2", ["unknown command compair", "compare"]),
         ("run --image-sise=8", ["--image-sise", "IMAGE_SISE=", "--image-size", "IMAGE_SIZE="]),
         ("compare --gpu 2", ["--gpu", "GPU=", "--gpus", "GPUS="]),
-        ("accuracy --seed-s=3", ["--seed-s", "--seeds"]),
+        ("compare accuracy --seed-s=3", ["--seed-s", "--seeds"]),
         ("diff --bounds=5", ["--bounds", "BOUND="]),
         ("run --colour red", ["--colour", "no such option"]),
         ("run --modl=x", ["--modl", "--model (MODEL=) or --mode (MODE=)?"]),
         ("doctor --gpus=2", ["--gpus", "no such option"]),  # of other commands
+        ("install", ["install", "horovod", "workload", "imagenet"]),  # which is only its parts
         ("run 8", ["8", "not an argument"]),
         ("clean", ["clean", "make"]),  # a target of make
         ("run --arch resnet50", ["ARCH=", "use MODEL=", "--model"]),  # other scripts' names
@@ -183,7 +245,7 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("run --fault maybe", "FAULT=maybe"),
         ('run --probe {"predcit":{}}', "PROBE="),
         ("verify --gpus x", "GPUS=x"),
-        ("gpu-check --device cpu --gpus x", "GPUS=x"),
+        ("doctor gpu --gpus x", "GPUS=x"),
         ("compare --rounds 0", "ROUNDS=0"),
         ("compare --rounds many", "ROUNDS=many"),
         ("compare --replay magic", "unknown REPLAY=magic: choose one of dp-workers"),
@@ -191,30 +253,33 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("compare --device cpu --epochs 2", "EPOCHS belongs to single runs"),
         ("compare --mode horovod --device cpu", "MODE belongs to single runs"),
         ("compare --replay item-sync --strict", "a replay is unfair on purpose"),
-        ("scaling --gpus 2", "GPUS belongs to single runs"),
-        ("scaling --max-gpus 1", "MAX_GPUS=1"),
-        ("knobs --device cpu --mode independent", "MODE=independent has no settings to sweep: use MODE=single"),
-        ("knobs --device cpu --mode single --warmup 0", "WARMUP=0 would time the compiler"),
-        ("accuracy --device cpu --mode horovod", "MODE belongs to single runs"),
-        ("accuracy --device cpu --resume x", "RESUME belongs to single runs"),
-        ("accuracy --device cpu --seeds 0", "SEEDS=0: a whole number, at least 1"),
-        ("accuracy --data synthetic", "DATA=synthetic has no validation set"),
-        ("unsynced-init --gpus 1", "GPUS=1 is one replica"),
-        ("unsynced-init --device cpu --replicas 0", "REPLICAS=0 would record nothing"),
-        ("unsynced-init --device cpu --init-sync 0", "INIT_SYNC belongs to single runs"),
-        ("unsynced-init --device cpu --data synthetic", "DATA=synthetic has no validation set"),
+        ("compare scaling --gpus 2", "GPUS belongs to single runs"),
+        ("compare scaling --max-gpus 1", "MAX_GPUS=1"),
+        ("sweep --device cpu --mode independent", "MODE=independent has no settings to sweep: use MODE=single"),
+        ("sweep --device cpu --mode single --warmup 0", "WARMUP=0 would time the compiler"),
+        ("compare accuracy --device cpu --mode horovod", "MODE belongs to single runs"),
+        ("compare accuracy --device cpu --resume x", "RESUME belongs to single runs"),
+        ("compare accuracy --device cpu --seeds 0", "SEEDS=0: a whole number, at least 1"),
+        ("compare accuracy --data synthetic", "DATA=synthetic has no validation set"),
+        ("mistake unsynced-init --gpus 1", "GPUS=1 is one replica"),
+        ("mistake unsynced-init --device cpu --replicas 0", "REPLICAS=0 would record nothing"),
+        ("mistake unsynced-init --device cpu --init-sync 0", "INIT_SYNC belongs to single runs"),
+        ("mistake unsynced-init --device cpu --data synthetic", "DATA=synthetic has no validation set"),
         ("run --device cpu --replicas 1", "REPLICAS=1 needs EPOCHS"),
         ("run --mode dp --bucket-cap-mb 5", "BUCKET_CAP_MB is an option of MODE=ddp and zero1, not of dp"),
         ("run --mode horovod --compression bf16", "MODE=horovod has no COMPRESSION=bf16"),
-        ("plots nowhere", "nowhere is not a folder"),
-        ("table nowhere", "nowhere is not a folder"),
-        ("pool nowhere", "nowhere is not a folder"),
+        ("report nowhere --format=plots", "nowhere is not a folder"),
+        ("report nowhere --format=csv", "nowhere is not a folder"),
+        ("report nowhere --by=machine", "nowhere is not a folder"),
         ("diff nowhere nowhere", "nowhere"),
         ("diff", "A=… is needed"),
-        ("pool", "FOLDER=… is needed"),
-        ("lab", "NAME="),
-        ("install-horovod --jobs 0", "JOBS=0"),
-        ("install-horovod --timeout soon", "TIMEOUT=soon"),
+        ("report --format=xls", "FORMAT=xls"),
+        ("report --by=country", "BY=country"),
+        ("report --by=machine --format=csv", "leave FORMAT out"),
+        ("mistake show", "NAME="),
+        ("mistake demo", "NAME="),
+        ("install horovod --jobs 0", "JOBS=0"),
+        ("install horovod --timeout soon", "TIMEOUT=soon"),
     ],
 )
 def test_a_bad_request_is_one_line_and_exit_code_2(arguments, words, no_torch, tmp_path):
@@ -237,7 +302,7 @@ def test_a_variable_that_is_named_like_an_option_is_said_to_be_not_used(no_torch
         "--batch=…`"
     )
     assert "unknown MODE=no" in error
-    assert bench("report", "nowhere", env=no_torch | {"OUT": "x"}).stderr.count("\n") == 1  # given by its position
+    assert bench("report", "nowhere", env=no_torch | {"RECORDS": "x"}).stderr.count("\n") == 1  # given by its position
 
 
 def test_a_misspelt_variable_that_nothing_reads_is_named(no_torch):
@@ -255,7 +320,7 @@ def test_a_command_that_a_command_runs_does_not_say_so_again(no_torch):
         "import os, subprocess, sys; from bench.__main__ import main; main(['report', 'nowhere']); "
         f"sys.exit(subprocess.run({first.split()!r}).returncode)"
     )
-    env = {**os.environ, **no_torch, "OUT": "x", "PYTHONPATH": f"{ROOT}:{no_torch['PYTHONPATH']}"}
+    env = {**os.environ, **no_torch, "RECORDS": "x", "PYTHONPATH": f"{ROOT}:{no_torch['PYTHONPATH']}"}
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     assert result.returncode == 2 and "environment variable" not in result.stderr
 
@@ -263,12 +328,12 @@ def test_a_command_that_a_command_runs_does_not_say_so_again(no_torch):
 @pytest.mark.skipif(importlib.util.find_spec("jupyterlab") is None, reason="JupyterLab is not installed")
 def test_jupyter_takes_what_a_server_needs_and_passes_on_the_rest():
     """JupyterLab itself says what it would do."""
-    result = bench("jupyter", "--browser=0", "--ip=127.0.0.1", "--port=8899", "--", "--show-config-json")
+    result = bench("notebooks", "open", "--browser=0", "--ip=127.0.0.1", "--port=8899", "--", "--show-config-json")
     assert result.code == 0, result.stderr
     server = json.loads(result.stdout)["ServerApp"]
     assert (server["open_browser"], server["ip"], server["port"]) == (False, "127.0.0.1", 8899)
-    assert "PORT=x" in refused(bench("jupyter", "--port=x"))
-    assert "and at most 65535" in refused(bench("jupyter", "--port=65536"))
+    assert "PORT=x" in refused(bench("notebooks", "open", "--port=x"))
+    assert "and at most 65535" in refused(bench("notebooks", "open", "--port=65536"))
 
 
 # --- report -------------------------------------------------------------------------------------------------------
@@ -306,7 +371,7 @@ def test_report_into_a_pipe_that_closes(records):
 
 
 def test_workflows_are_yaml_and_run_targets_that_there_are():
-    targets = {line.make for line in LINES}
+    targets = {*COMMANDS, *ALIASES, *(line.name for line in OF_MAKE)}
     found = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     jobs = [job for path in found for job in yaml.safe_load(path.read_text())["jobs"].values()]
     ran = [step["run"].split() for job in jobs for step in job["steps"] if "run" in step]
@@ -333,15 +398,15 @@ def suites(tmp_path):
 
 
 def test_report_writes_one_page_without_torch(suites, no_torch):
-    result = bench("report", suites, "--html", env=no_torch)
+    result = bench("report", suites, env=no_torch)
     assert result.code == 0, result.stderr
     page = suites / "report.html"
     assert result.stdout.splitlines()[-1] == f"report: {page}"
     assert "<svg" in page.read_text() and "single" in page.read_text()
 
 
-def test_plots_writes_every_picture_twice(suites, no_torch):
-    result = bench("plots", suites, env=no_torch)
+def test_plots_of_a_suite_are_every_picture_twice(suites, no_torch):
+    result = bench("report", suites, "--format=plots", env=no_torch)
     assert result.code == 0, result.stderr
     made = sorted(path.name for path in suites.rglob("pictures/*"))
     assert made == sorted(
@@ -350,7 +415,7 @@ def test_plots_writes_every_picture_twice(suites, no_torch):
 
 
 def test_plots_of_single_runs_is_one_picture(records, no_torch):
-    result = bench("plots", records, env=no_torch)
+    result = bench("report", records, "--format=plots", env=no_torch)
     assert result.code == 0, result.stderr
     assert sorted(path.name for path in records.rglob("pictures/*")) == ["runs.png", "runs.svg"]
     assert result.stdout.splitlines() == [f"{records / 'pictures' / 'runs.svg'}"]
@@ -359,11 +424,11 @@ def test_plots_of_single_runs_is_one_picture(records, no_torch):
 
 
 def test_table_diff_and_pool_from_the_command_line(suites, no_torch, tmp_path):
-    result = bench("table", suites, "--format", "csv", env=no_torch)
+    result = bench("report", suites, "--format", "csv", env=no_torch)
     assert result.code == 0 and len(result.stdout.splitlines()) == 41
     same = bench("diff", suites, suites, "--bound", "5", env=no_torch)
     assert same.code in (0, 2), same.stderr  # the same records twice: equal, or refused as the same
-    result = bench("pool", suites, "--out", tmp_path / "pool", env=no_torch)
+    result = bench("report", suites, "--by", "machine", "--out", tmp_path / "pool", env=no_torch)
     assert result.code == 0 and list((tmp_path / "pool").rglob("*.svg")), result.stderr
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli import LINES
+from bench.cli import every
 from bench.course.exercises import release
 from tests.records import compare_programs, store, suite_records
 
 pytestmark = pytest.mark.slow
 
-OF_THE_CLONE = {line.name for line in LINES if {"clone", "sets"} & set(line.needs)}
+OF_THE_CLONE = {line.name for line in every() if {"clone", "sets"} & set(line.needs)}
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +34,13 @@ def installed(tmp_path_factory):
 
 
 def test_what_needs_a_clone_is_known():
-    assert {"jupyter", "notebooks", "site", "slides", "release", "grade", "export", "solutions-check"} == OF_THE_CLONE
+    assert {"notebooks", "notebooks open", "site", "site slides", "course release", "course grade", "course export",
+            "course check"} == OF_THE_CLONE  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(OF_THE_CLONE))
 def test_a_command_that_needs_the_clone_says_so(installed, name):
-    result = installed(name)
+    result = installed(*name.split())
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
         f"bench: `bench {name}` works on files of the project that this installed package has not: clone the project, "
@@ -49,15 +50,15 @@ def test_a_command_that_needs_the_clone_says_so(installed, name):
 
 def test_sets_of_ones_own_need_no_clone(installed, tmp_path):
     """What is missing then is the sets."""
-    result = installed("grade", tmp_path, "--sets", tmp_path)
+    result = installed("course", "grade", tmp_path, "--sets", tmp_path)
     assert result.returncode == 2 and "no problem set" in result.stderr and "clone" not in result.stderr
 
 
 def test_records_are_read_and_drawn(installed, tmp_path):
     """With the schema and the page's template, which are files of the package and no modules."""
     store(tmp_path / "runs", suite_records("compare", compare_programs()))
-    for words in (["report", "--html"], ["table"], ["check"]):
-        result = installed(*words, "--out", tmp_path / "runs")
+    for words in (["report"], ["report", "--format=md"], ["mistake", "check"]):
+        result = installed(*words, "--records", tmp_path / "runs")
         assert result.returncode == 0 and not result.stderr, result.stderr
     assert "<svg" in (tmp_path / "runs" / "report.html").read_text()
 

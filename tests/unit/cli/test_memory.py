@@ -1,4 +1,4 @@
-"""`bench memory` as a person meets it: a table, what was assumed, and one line for what cannot be."""
+"""`bench predict memory` as a person meets it: a table, what was assumed, and one line for what cannot be."""
 
 import pytest
 
@@ -115,5 +115,5 @@ def test_a_model_of_several_inputs_that_returns_a_dict_is_predicted_in_every_mod
 def test_shapes_that_do_not_fit_are_one_line(tmp_path):
     """In a process of its own: torch logs them, with a traceback, to what was standard error when it was imported."""
     (path := tmp_path / "mine.py").write_text(OWN.replace("Net(3,", "Net(4,"))
-    said = bench("memory", f"--model={path}:build", f"--data={path}:datasets", "--device=cpu", "--batch=4")
+    said = bench("predict", "memory", f"--model={path}:build", f"--data={path}:datasets", "--device=cpu", "--batch=4")
     assert said.code == 2 and said.stderr.count("\n") == 1 and "(mine.py, line 6)" in said.stderr, said.stderr

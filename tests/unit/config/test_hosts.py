@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from bench.cli import COMMANDS
+from bench.__main__ import command_of
 from bench.config import hosts
 from bench.config.command_line import from_arguments
 from bench.config.options import RunConfig
@@ -19,8 +19,9 @@ TWO = "node1:2,node2:2"
 
 def config_of(*words: str, command: str = "run", **environment: str) -> RunConfig:
     """The config of a command line."""
+    found, rest = command_of([*command.split(), *words])
     with mock.patch.dict(os.environ, environment):
-        return from_arguments(COMMANDS[command].parse(list(words)))
+        return from_arguments(found.parse(rest))
 
 
 def test_hosts_of_a_list_of_a_file_and_of_slurm(tmp_path):
@@ -60,7 +61,7 @@ def test_gpus_of_hosts_are_all_that_the_mode_can_take_of_them():
     assert config_of("--hosts", TWO).num_devices == 4
     assert config_of("--hosts", TWO, "--mode", "single").num_devices == 1
     assert config_of("--hosts", TWO, "--mode", "dp").num_devices == 2
-    assert config_of("--hosts", TWO, command="unsynced-init").num_devices == 4  # and not that command's own 2
+    assert config_of("--hosts", TWO, command="mistake unsynced-init").num_devices == 4  # and not that command's own 2
     one = config_of("--hosts", TWO, "--gpus", "2")
     assert [(host.name, host.slots) for host in one.machines] == [("node1", 2)]
 

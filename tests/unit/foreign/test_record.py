@@ -79,7 +79,7 @@ def test_report_and_page_show_it_beside_runs_and_call_it_what_it_is(tmp_path, ca
 def test_check_finds_the_possible_mistake_in_it(tmp_path, capsys):
     foreigners.write(tmp_path, foreigners.data())
     foreigners.write(tmp_path, foreigners.data(observed=None, number=2))
-    assert cli.main(["check", str(tmp_path)]) == 0  # an order that may be meant: a possible mistake
+    assert cli.main(["mistake", "check", str(tmp_path)]) == 0  # an order that may be meant: a possible mistake
     said = capsys.readouterr().out
     assert "foreign script train.py on 2" in said and "no-reshuffle" in said
     assert "2 records: possible mistakes in 1" in said

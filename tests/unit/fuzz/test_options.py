@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tests.fuzz  # noqa: F401 (how much is tried)
 from bench import __main__ as cli
-from bench.cli import COMMANDS
+from bench.cli import ALIASES, COMMANDS, RENAMED, every
 from bench.config.command_line import from_arguments, make_command
 from bench.config.fields import flag_of, variable_of
 from bench.config.options import FIELDS, RunConfig
@@ -23,7 +23,7 @@ ODD = ["", "0", "1", "-1", "2", "1e999", "NaN", "-0.0", "0x10", "1_000", " 5 ", 
 values = st.sampled_from(ODD) | st.text(max_size=8)
 flags = st.sampled_from([flag_of(f) for f in FIELDS.values()])
 word = st.tuples(flags, values).map("=".join) | flags | values
-COMMAND_NAMES = sorted(name for name, line in COMMANDS.items() if line.module)
+EVERY = {command.name: command for command in every()}
 
 
 def config_of(words: list[str]) -> RunConfig | None:
@@ -60,12 +60,12 @@ def test_the_command_that_repeats_a_run_gives_the_same_run(pairs):
         assert again and [getattr(again, n) for n in kept] == [getattr(config, n) for n in kept]
 
 
-@given(st.sampled_from(COMMAND_NAMES), st.lists(word | st.sampled_from(["--out", "--to=x", "--html"]), max_size=4))
+@given(st.sampled_from(sorted(EVERY)), st.lists(word | st.sampled_from(["--out", "--to=x", "--html"]), max_size=4))
 def test_every_commands_words(name, words):
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            COMMANDS[name].parse([each for each in words if each not in ("-h", "--help")])
+            EVERY[name].parse([each for each in words if each not in ("-h", "--help")])
     except SystemExit as end:
         assert end.code == 2 and said.getvalue().startswith("bench: "), said.getvalue()
 
@@ -73,7 +73,7 @@ def test_every_commands_words(name, words):
 @given(values)
 def test_a_command_that_is_none(word):
     said = io.StringIO()
-    if word not in ("-h", "--help") and word not in COMMANDS and word not in {line.make for line in COMMANDS.values()}:
+    if word not in ("-h", "--help") and word not in COMMANDS | ALIASES | RENAMED:
         with contextlib.redirect_stderr(said):
             assert cli.main([word]) == 2
         assert said.getvalue().count("\n") == 1 and said.getvalue().startswith("bench: ")

@@ -152,9 +152,9 @@ def test_a_changed_record_takes_no_command_down(case):
         one, odd = sorted(records.iterdir())[-1 if number == 0 else 0], records / f"{number:03d}" / "record.json"
         clear(*call("report", records))
         for form in ("csv", "md", "parquet"):
-            clear(*call("table", records, "--format", form, "--to", folder / f"t.{form}"))
-        clear(*call("table", records, "--memory", "1", "--to", folder / "m.csv"))
-        clear(*call("check", odd), 3)
+            clear(*call("report", records, "--format", form, "--out", folder / f"t.{form}"))
+        clear(*call("report", records, "--memory", "1", "--out", folder / "m.csv"))
+        clear(*call("mistake", "check", odd), 3)
         clear(*call("diff", one, odd, "--bound", "5"), 3)
 
 
@@ -165,6 +165,6 @@ def test_a_changed_record_takes_no_page_and_no_picture_down(case):
     name, number, *_ = case
     assume(good(text := text_of(case)))
     with stored(name, number, text) as folder:
-        clear(*call("report", folder / "records", "--html", folder / "page.html"))
-        clear(*call("plots", folder / "records"))
-        clear(*call("pool", folder / "records", "--out", folder / "pool"))
+        clear(*call("report", folder / "records", "--out", folder / "page.html"))
+        clear(*call("report", folder / "records", "--format=plots"))
+        clear(*call("report", folder / "records", "--by=machine", "--out", folder / "pool"))

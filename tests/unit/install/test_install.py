@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from bench import __main__ as cli
-from bench.cli import COMMANDS, LINES, install_horovod
+from bench.cli import COMMANDS, OF_MAKE, every
+from bench.cli import install as install_command
 from bench.config.fields import flag_of, variable_of
 from bench.config.options import FIELDS
 from bench.errors import BenchError, UserError
@@ -198,7 +199,7 @@ def test_no_compiler_is_one_line_with_the_remedy(tmp_path):
     (tmp_path / "torch" / "__init__.py").touch()
     (tmp_path / "torch" / "version.py").write_text("__version__ = '2.99.0'\ncuda: Optional[str] = None\n")
     env = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    command = [sys.executable, "-m", "bench", "install-horovod", "--force"]
+    command = [sys.executable, "-m", "bench", "install", "horovod", "--force"]
     result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     (last,) = result.stderr.strip().splitlines()
     assert result.returncode == 2
@@ -520,16 +521,32 @@ def words_of(output: str) -> list[str]:
 
 @needs_make
 def test_every_command_is_a_target_of_its_own(fake_project):
-    for line in LINES:
-        if line.module and line.name != "help":
-            output, code = run_make(line.make, folder=fake_project)
-            assert code == 0 and COMMANDS[line.name].make == words_of(output)[0]
+    for line in COMMANDS.values():
+        if line.name != "help":
+            output, code = run_make(line.name, folder=fake_project)
+            assert code == 0 and words_of(output) == [line.name]
+
+
+@needs_make
+@pytest.mark.parametrize("name", [part.name for part in every() if " " in part.name])
+def test_every_part_of_a_command_is_two_goals(fake_project, name):
+    output, code = run_make(*name.split(), "X=1", folder=fake_project)
+    assert code == 0 and words_of(output) == [*name.split(), '--x="$X"']
+
+
+@needs_make
+@pytest.mark.parametrize(
+    ("goals", "wrong"), [(["compare", "fly"], "fly"), (["fly"], "fly"), (["compare", "memory", "demo"], "demo")]
+)
+def test_a_word_that_is_no_target_and_no_part_is_refused(fake_project, goals, wrong):
+    output, code = run_make(*goals, folder=fake_project)
+    assert code == 2 and f"no target {wrong}" in output
 
 
 def test_the_targets_that_are_no_command_are_in_the_table():
     """The Makefile has recipes for them, and the table has what their help says."""
     (own,) = re.findall(r"^OWN +:= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(own.split()) == {line.make for line in LINES if not line.module} | {"help"}
+    assert set(own.split()) == {line.name for line in OF_MAKE} | {"help"}
 
 
 BROKEN = """
@@ -571,8 +588,8 @@ def test_make_passes_what_stands_on_its_command_line(fake_project):
 @needs_make
 def test_every_option_of_every_command_can_be_given_to_make(fake_project):
     flags = [flag_of(f) for f in FIELDS.values()]
-    flags += [f"--{name}" for line in LINES for name in line.positional]
-    flags = sorted({*flags, *(flag for line in LINES if line.module != "help" for flag in line.flags)})
+    flags += [f"--{name}" for line in every() for name in line.positional]
+    flags = sorted({*flags, *(flag for line in every() if line.name != "help" for flag in line.flags)})
     variables = [flag[2:].replace("-", "_").upper() for flag in flags]
     assert {variable_of(f) for f in FIELDS.values()} <= set(variables)
     output, code = run_make("bench", *(f"{name}=1" for name in variables), folder=fake_project)
@@ -670,7 +687,7 @@ def test_make_help_is_the_commands_own():
 def provided(monkeypatch, *words, install=lambda **_: print("installed")) -> None:
     """What make's command does before it runs."""
     monkeypatch.setattr(horovod, "install", install)
-    install_horovod.provide(COMMANDS[words[0]].parse(list(words[1:])))
+    install_command.provide_horovod(COMMANDS[words[0]].parse(list(words[1:])))
 
 
 @pytest.mark.parametrize(
@@ -680,8 +697,8 @@ def provided(monkeypatch, *words, install=lambda **_: print("installed")) -> Non
         ("run --mode=ddp", False),
         ("run --mode=horovod", True),
         ("run --mode=hororod", False),  # refused in a moment
-        ("knobs --mode=single", False),
-        ("knobs --mode=horovod", True),
+        ("sweep --mode=single", False),
+        ("sweep --mode=horovod", True),
         ("compare", True),
         ("verify --gpus=2", True),
     ],
@@ -714,7 +731,7 @@ def test_without_horovod_all_goes_on_but_what_is_of_horovod_alone(monkeypatch, c
 def test_only_make_has_a_command_install(monkeypatch, capsys):
     """`bench` alone installs nothing, unless it is asked to."""
     looked = []
-    monkeypatch.setattr(install_horovod, "provide", looked.append)
+    monkeypatch.setattr(install_command, "provide_horovod", looked.append)
     monkeypatch.delenv(cli.INSTALLS, raising=False)
     for looks in (0, 1):
         assert cli.main(["compare", "--model=nothing"]) == 2  # refused, after that

@@ -1,4 +1,4 @@
-"""bench/mistakes: each detector on what it must find and on what it must let pass; `bench check` on records."""
+"""bench/mistakes: each detector on what it must find and on what it must let pass; `bench mistake check` on records."""
 
 import json
 
@@ -370,29 +370,29 @@ def write(folder, name: str, record, **other):
 
 def test_check_says_what_it_found_and_what_it_could_not_look_for(tmp_path, capsys):
     write(tmp_path, "right", records.record())
-    assert cli.main(["check", str(tmp_path)]) == 0
+    assert cli.main(["mistake", "check", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "1 record: no finding" in out and "not observed in 1: " in out and "gradient-sum" in out
     write(tmp_path, "wrong", records.record(seconds=60), observed={"writers": {"best.pt": [0, 1]}})
-    assert cli.main(["check", str(tmp_path)]) == ExitCode.FOUND
+    assert cli.main(["mistake", "check", str(tmp_path)]) == ExitCode.FOUND
     out = capsys.readouterr().out
     for text in ("wrong/record.json", "many-writers", "best.pt by ranks 0, 1", MISTAKES["many-writers"].remedy):
         assert text in out
-    assert cli.main(["check", str(tmp_path / "wrong" / "record.json")]) == ExitCode.FOUND
+    assert cli.main(["mistake", "check", str(tmp_path / "wrong" / "record.json")]) == ExitCode.FOUND
 
 
 def test_a_hang_is_read_from_the_record_of_a_run_that_failed(tmp_path, capsys):
     record = records.record(failed="hung")
     write(tmp_path, "hung", record, failure=record["failure"] | {"where": [PLACE, OTHER]})
-    assert cli.main(["check", str(tmp_path)]) == ExitCode.FOUND
+    assert cli.main(["mistake", "check", str(tmp_path)]) == ExitCode.FOUND
     assert "rank0-collective" in capsys.readouterr().out
 
 
 def test_what_cannot_be_read_is_exit_code_2(tmp_path, capsys):
-    assert cli.main(["check", str(tmp_path / "nowhere")]) == 2
+    assert cli.main(["mistake", "check", str(tmp_path / "nowhere")]) == 2
     (tmp_path / "record.json").write_text("{")
-    assert cli.main(["check", str(tmp_path)]) == ExitCode.REFUSED
-    assert cli.main(["check", str(tmp_path / "record.json")]) == ExitCode.REFUSED
+    assert cli.main(["mistake", "check", str(tmp_path)]) == ExitCode.REFUSED
+    assert cli.main(["mistake", "check", str(tmp_path / "record.json")]) == ExitCode.REFUSED
     assert "not a readable record" in capsys.readouterr().err
 
 

@@ -137,15 +137,15 @@ def test_what_cannot_be_written_is_one_clear_line(tmp_path, to, form):
 
 
 def run(*words: str) -> int:
-    """The exit code of ``bench table``."""
-    return COMMANDS["table"].run(COMMANDS["table"].parse(list(words)))
+    """The exit code of ``bench report``."""
+    return COMMANDS["report"].run(COMMANDS["report"].parse(list(words)))
 
 
 def test_the_command_names_refused_files_and_uses_the_rest(tmp_path, capsys):
     folder = records.store(tmp_path / "runs", SUITE[:3])
     (folder / "bad").mkdir()
     (folder / "bad" / "record.json").write_text('{"schema_version"')
-    assert run(str(folder), f"--to={tmp_path / 't.csv'}") == 0
+    assert run(str(folder), f"--out={tmp_path / 't.csv'}") == 0
     out, err = capsys.readouterr()
     assert out == f"table: {tmp_path / 't.csv'}\n" and "bad/record.json" in err
     assert len(pd.read_csv(tmp_path / "t.csv")) == 3

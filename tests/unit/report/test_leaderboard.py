@@ -85,7 +85,7 @@ def test_a_folder_without_students_is_one_line(tmp_path):
 def test_the_command_prints_tables_and_says_the_rest_on_standard_error(tmp_path, capsys):
     handed_in(tmp_path, "ada", "0001")
     handed_in(tmp_path, "bo", "0002", rounds=3)
-    args = type("Args", (), {"folder": str(tmp_path)})
+    args = type("Args", (), {"records": str(tmp_path)})
     assert command.run(args) == 0
     said = capsys.readouterr()
     assert "ada" in said.out and "bo" not in said.out
@@ -110,7 +110,7 @@ def test_a_folder_without_a_record_ends_nobody_elses_table(tmp_path, capsys):
     (tmp_path / "cut" / "run").mkdir(parents=True)
     (tmp_path / "cut" / "run" / "record.json").write_text("{")
     (tmp_path / "file").touch()
-    assert command.run(type("Args", (), {"folder": str(tmp_path)})) == 0
+    assert command.run(type("Args", (), {"records": str(tmp_path)})) == 0
     said = capsys.readouterr()
     assert "ada" in said.out and "\x1b]" not in said.out + said.err
     lines = said.err.splitlines()

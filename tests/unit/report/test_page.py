@@ -119,7 +119,7 @@ def test_the_advice_is_first_and_is_of_the_newest_comparison(text):
     for words in (
         "do not distribute: ddp, the fastest distributed mode, is slower",
         "the largest part of its step is computation",
-        "make advise",
+        "make predict mode",
     ):
         assert words in first
 
@@ -200,7 +200,7 @@ def test_a_suite_of_profiled_runs_alone_is_refused_and_still_told():
     said = page.line_of(old)
     assert not old.programs and said.startswith(f"{old.id}: no whole round, profiled dp, ddp; n = 0")
     assert [name for name, _ in page.section(new)["commands"]] == ["dp, profiled", "ddp, profiled"]
-    assert study_of(new).repeat(new).startswith("make breakdown GPUS=2 ROUNDS=1")
+    assert study_of(new).repeat(new).startswith("make profile GPUS=2 ROUNDS=1")
     said = plain(page.page([old, new], [], []))
     assert "Refused: " in said and old.id in said and "dp, profiled: make bench" in said
 
@@ -266,7 +266,7 @@ def test_a_sweep_of_training_options_says_what_it_found_and_how_to_repeat_it():
     said = plain(page.page([suite], [], []))
     assert "Knobs: single" in said and "faster than single" in said
     assert "no timed step has any of it" in said
-    assert study_of(suite).repeat(suite).startswith("make knobs GPUS=1 ROUNDS=3 MODE=single ")
+    assert study_of(suite).repeat(suite).startswith("make sweep GPUS=1 ROUNDS=3 MODE=single ")
     assert "PRECISION" not in study_of(suite).repeat(suite) and "COMPILE" not in study_of(suite).repeat(suite)
 
 

@@ -184,7 +184,7 @@ def test_a_new_folder_every_time(tmp_path):
 def test_the_command_leaves_the_records_alone(tmp_path, capsys, many):
     folder = records.store(tmp_path / "in", many)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    asked = argparse.Namespace(folder=str(folder), out=str(tmp_path / "out"))
+    asked = argparse.Namespace(records=str(folder), out=str(tmp_path / "out"))
     assert [command.run(asked) for _ in range(2)] == [0, 0]
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`bench unpack-imagenet` on small archives made here: what it makes, what it refuses, and that it goes on."""
+"""`bench install imagenet` on small archives made here: what it makes, what it refuses, and that it goes on."""
 
 import io
 import signal
@@ -50,7 +50,7 @@ def unpacked(archives, to: str = "made", train: bool = True, val: bool = True) -
     """The command, as a person calls it; its exit code."""
     words = ["--train", f"{archives}/train.tar"] if train else []
     words += ["--val", f"{archives}/val.tar", "--labels", f"{archives}/labels.csv"] if val else []
-    return cli.main(["unpack-imagenet", *words, "--to", f"{archives}/{to}"])
+    return cli.main(["install", "imagenet", *words, "--out", f"{archives}/{to}"])
 
 
 def tree(folder) -> dict[str, bytes]:
@@ -209,15 +209,15 @@ def test_a_label_is_no_path(archives, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "TO=… is needed"),
-        (["--to", "x"], "TRAIN=… or VAL=… is needed"),
-        (["--to", "x", "--val", "v.tar"], "VAL and LABELS go together"),
-        (["--to", "{}/x", "--train", "{}/nowhere.tar"], "nowhere.tar is not there"),
-        (["--to", "{}/x", "--train", "{}/labels.csv"], "cut short, damaged or no tar"),
+        ([], "OUT=… is needed"),
+        (["--out", "x"], "TRAIN=… or VAL=… is needed"),
+        (["--out", "x", "--val", "v.tar"], "VAL and LABELS go together"),
+        (["--out", "{}/x", "--train", "{}/nowhere.tar"], "nowhere.tar is not there"),
+        (["--out", "{}/x", "--train", "{}/labels.csv"], "cut short, damaged or no tar"),
     ],
 )
 def test_what_is_missing_is_said(archives, capsys, words, said):
-    assert cli.main(["unpack-imagenet", *(word.format(archives) for word in words)]) == 2
+    assert cli.main(["install", "imagenet", *(word.format(archives) for word in words)]) == 2
     refused(capsys, said)
 
 

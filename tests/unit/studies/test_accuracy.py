@@ -150,8 +150,9 @@ def test_the_page_answers_before_it_explains(suite):
 
 def test_the_command_that_repeats_it_says_what_is_not_the_recipes(suite):
     command = ACCURACY.repeat(suite)
-    words = dict(word.split("=") for word in command.split()[2:])
-    assert command.startswith("make accuracy ") and (words["GPUS"], words["SEEDS"], words["EPOCHS"]) == ("2", "3", "3")
+    words = dict(word.split("=") for word in command.split()[3:])
+    assert command.startswith("make compare accuracy ")
+    assert (words["GPUS"], words["SEEDS"], words["EPOCHS"]) == ("2", "3", "3")
     assert words["SCHEDULE"] == "constant"  # it is not the recipe's: without it cosine would be used
     assert not {"SEED", "WARMUP", "STEPS", "CHECKPOINT", "DATA"} & set(words)  # the recipe's own
     later = records.edited(records.suite_records("accuracy", records.accuracy_programs(), rounds=2),
@@ -161,7 +162,8 @@ def test_the_command_that_repeats_it_says_what_is_not_the_recipes(suite):
 
 
 def test_the_recipe_is_what_nobody_says_otherwise():
-    recipe = from_arguments(COMMANDS["accuracy"].parse([]))
+    parse = COMMANDS["compare"].parts["accuracy"].parse
+    recipe = from_arguments(parse([]))
     assert {name: getattr(recipe, name) for name in ACCURACY.defaults} == ACCURACY.defaults
-    asked = from_arguments(COMMANDS["accuracy"].parse(["--lr=0.01", "--schedule=constant", "--weight-decay=0"]))
+    asked = from_arguments(parse(["--lr=0.01", "--schedule=constant", "--weight-decay=0"]))
     assert (asked.lr, asked.schedule, asked.weight_decay, asked.epochs) == (0.01, "constant", 0.0, recipe.epochs)

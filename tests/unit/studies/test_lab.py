@@ -281,7 +281,7 @@ def test_the_museum_has_a_card_per_mistake_picture_first(name):
     text = page([lab(name, hung=where)], [], [])
     card = text.partition('<article class="card"')[2].partition("</article>")[0]
     assert card.index("<svg") < card.index(f"<h3>{name}: ") < card.index("Remedy")
-    assert "make lab GPUS=2 SEEDS=3" in card and f"NAME={name}" in card and "Made on purpose" in card
+    assert "make mistake demo GPUS=2 SEEDS=3" in card and f"NAME={name}" in card and "Made on purpose" in card
 
 
 def test_the_museum_is_in_its_own_order(monkeypatch):

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from bench.__main__ import command_of
 from bench.analysis.suite import suites_of
-from bench.cli import COMMANDS
 from bench.cli.actions.studies import flags_of
 from bench.config.command_line import from_arguments
 from bench.config.options import FIELDS, RunConfig, to_dict
@@ -31,16 +31,16 @@ ASKED = {
     "replay of loaders": f"compare GPUS=2 ROUNDS=2 REPLAY=dp-workers BATCH=4 {SMALL}",
     "replay of batches": f"compare GPUS=2 ROUNDS=2 REPLAY=batch-grows {SMALL}",
     "control": f"compare GPUS=2 ROUNDS=2 REPLAY=nothing CHANNELS_LAST=1 {SMALL}",
-    "scaling": f"scaling MAX_GPUS=4 ROUNDS=2 BATCH=8 IMAGE_SIZE=32 {SMALL}",
-    "breakdown": f"breakdown GPUS=3 ROUNDS=2 MOMENTUM=0.5 {SMALL}",
-    "knobs of ddp": f"knobs MODE=ddp GPUS=2 ROUNDS=2 TUNED=1 {SMALL}",
-    "knobs of single": f"knobs MODE=single ROUNDS=2 BATCH=16 {SMALL}",
-    "accuracy": f"accuracy GPUS=2 SEEDS=3 SEED=40 EPOCHS=2 AUGMENT=0 SCHEDULE=constant {HERE}",
-    "unsynced": f"unsynced-init GPUS=3 SEEDS=2 WEIGHT_DECAY=0.1 {HERE}",
-    "lab": f"lab NAME=lr-not-scaled SEEDS=2 SEED=7 {SMALL}",
-    "lab of horovod": f"lab NAME=host-sync MODE=horovod SEEDS=2 LR=0.1 {SMALL}",
-    "lab of a batch": f"lab NAME=no-reshuffle GPUS=3 BATCH=10 CHANNELS_LAST=1 SEEDS=1 {SMALL}",
-    "lab of a hang": f"lab NAME=rank0-collective TIMEOUT=30.0 SEEDS=1 {SMALL}",
+    "scaling": f"compare scaling MAX_GPUS=4 ROUNDS=2 BATCH=8 IMAGE_SIZE=32 {SMALL}",
+    "breakdown": f"profile GPUS=3 ROUNDS=2 MOMENTUM=0.5 {SMALL}",
+    "knobs of ddp": f"sweep MODE=ddp GPUS=2 ROUNDS=2 TUNED=1 {SMALL}",
+    "knobs of single": f"sweep MODE=single ROUNDS=2 BATCH=16 {SMALL}",
+    "accuracy": f"compare accuracy GPUS=2 SEEDS=3 SEED=40 EPOCHS=2 AUGMENT=0 SCHEDULE=constant {HERE}",
+    "unsynced": f"mistake unsynced-init GPUS=3 SEEDS=2 WEIGHT_DECAY=0.1 {HERE}",
+    "lab": f"mistake demo NAME=lr-not-scaled SEEDS=2 SEED=7 {SMALL}",
+    "lab of horovod": f"mistake demo NAME=host-sync MODE=horovod SEEDS=2 LR=0.1 {SMALL}",
+    "lab of a batch": f"mistake demo NAME=no-reshuffle GPUS=3 BATCH=10 CHANNELS_LAST=1 SEEDS=1 {SMALL}",
+    "lab of a hang": f"mistake demo NAME=rank0-collective TIMEOUT=30.0 SEEDS=1 {SMALL}",
 }
 
 
@@ -52,9 +52,9 @@ def every_mode_is_installed(monkeypatch):
 
 def plans_of(line: str) -> dict[str, tuple]:
     """What a line for make plans: study -> (its programs without their labels, its rounds)."""
-    command, *words = line.split()
-    args = COMMANDS[command].parse([re.sub(r"^\w+", lambda name: flag(name[0]), word) for word in words])
-    (study,) = COMMANDS[command].arguments
+    command, words = command_of(line.split())
+    args = command.parse([re.sub(r"^\w+(?==)", lambda name: flag(name[0]), word) for word in words])
+    (study,) = command.run.args
     flags, asked = flags_of(study, args), from_arguments(args)
     plans = study.plans(Console(quiet=True), asked, flags)
     return {plan.study.name: (plan.programs, flags.rounds) for plan in plans}

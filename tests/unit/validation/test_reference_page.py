@@ -80,7 +80,7 @@ def test_a_suite_over_a_network_is_labelled_and_quoted_by_nobody(folder, monkeyp
     assert (
         "- ddp compression=fp16 is " in text and "faster than ddp" in text and "MODES=ddp,ddp:COMPRESSION=fp16" in text
     )
-    assert '`make cluster NODES=2 RATE=100mbit CMD="make compare GPUS=2 ROUNDS=3 ' in text
+    assert '`make cluster NODES=2 LINK=100mbit CMD="make compare GPUS=2 ROUNDS=3 ' in text
     assert "/a/pictures/ratios.png" in reference_page.claim(folder.path, "compare", "ratios")
     suites = suites_of(suite_records(1, None) + made)
     assert suites[1].n == 3 and study_of(suites[1]).result(suites[1]).certificate.fair

@@ -5,7 +5,7 @@
     python -m tests.validation.forecast [FOLDER] --published
 
 FOLDER has profile-MODEL.json of each model; the file and the picture go there, and what is in the file is not emulated
-again. --advice: the first choice of `bench advise` on made-up clusters, held against emulation. --published: the
+again. --advice: the first choice of `bench predict mode` on made-up clusters, held against emulation. --published: the
 forecast held against published tables of throughput, without emulation. Exit code 1 where a setting could not be
 emulated; it is tried again the next time.
 """
@@ -135,13 +135,21 @@ def steady(setting: Setting, profile: Profile, folder: Path, out: str | None) ->
 
 
 def emulate(setting: Setting, profile: Profile, folder: Path, out: str | None) -> records.EmulationRecord:
-    """One `bench emulate` as a process, within its limit; SIGTERM ends it. Raises UserError with its last words."""
+    """One `bench cluster emulate` as a process, within its limit; SIGTERM ends it. Raises UserError with its last
+    words."""
     words = {
         "mode": setting.engine.mode, **setting.engine.options, "compute": folder / f"profile-{setting.model}.json",
-        "nodes": setting.nodes, "rate": f"{setting.rate_mbit}mbit", "dilate": setting.dilate(profile),
+        "nodes": setting.nodes, "link": f"{setting.rate_mbit}mbit", "dilate": setting.dilate(profile),
         "warmup": settings.WARMUP, "steps": settings.STEPS, **({"out": out} if out else {}),
     }  # fmt: skip
-    command = [sys.executable, "-m", "bench", "emulate", *(f"--{name}={value}" for name, value in words.items())]
+    command = [
+        sys.executable,
+        "-m",
+        "bench",
+        "cluster",
+        "emulate",
+        *(f"--{name}={value}" for name, value in words.items()),
+    ]
     limit = START_S + SLOWER * (setting.before_s(profile) + setting.clock_s(profile))
     done = tree.capture(command, limit, alone_s=GRACE_S)
     if done.code is None:

@@ -1,9 +1,9 @@
 """The advice held against emulation: advice-check.json, beside what the forecast is held against.
 
 From all combinations of models, numbers of nodes and rates those are left out of which a program could not be emulated;
-of the others a rule with a seed draws some clusters. On each, every program that `bench advise` may name for it is
-emulated, and its first choice is compared with the one that did most per second. One device alone has nothing to send:
-it is taken as long as the ranks' own draws of the profile's steps are.
+of the others a rule with a seed draws some clusters. On each, every program that `bench predict mode` may name for it
+is emulated, and its first choice is compared with the one that did most per second. One device alone has nothing to
+send: it is taken as long as the ranks' own draws of the profile's steps are.
 
 Rows are those of the forecast's check, and what one of both has emulated the other one takes.
 """
@@ -55,7 +55,7 @@ class Cluster:
         return next((why for setting in self.settings() if (why := setting.why_not(profile))), "")
 
     def advised(self, profile: Profile) -> str:
-        """The first choice of `bench advise`: an engine, or one device."""
+        """The first choice of `bench predict mode`: an engine, or one device."""
         facts = Facts(profile=profile, link=link.said(f"{self.rate_mbit}mbit,0us", "gloo"), nodes=self.nodes)
         return name_of(advice.advised(advice.forecasts(facts, self.nodes)).config)
 

@@ -16,7 +16,7 @@ Parts, all of them unless some are named:
 A row is a ratio with Student's 95 % interval over blocks that took turns, or over rounds, in which every program of
 startup and hosts runs once, in an order that is rotated and reversed. Throughput is taken at the median step: on a
 shared machine one disturbed step moves the mean of a short run by more than the one percent that is asked about. What
-the loop costs on a GPU `bench gpu-check --part A2` measures.
+the loop costs on a GPU `bench doctor gpu --part A2` measures.
 """
 
 import argparse

@@ -14,7 +14,7 @@ PICTURES = {
 
 
 def words(folder: Path) -> dict[str, str]:
-    """The variables of `make forecast`. folder: of the profile, and where the pictures go."""
+    """The variables of `make predict step`. folder: of the profile, and where the pictures go."""
     points = folder.parent
     return {"RECORD": f"{folder}/profile-gpt.json", "DEVICES": DEVICES, "LINK": LINK, "POINTS": f"{points}",
             "OUT": f"{folder}"}  # fmt: skip
@@ -23,7 +23,7 @@ def words(folder: Path) -> dict[str, str]:
 def text(folder: Path) -> str:
     """The command as it is typed in the project's folder, and the pictures."""
     typed = words(folder.relative_to(PROJECT))
-    command = " \\\n    ".join(["make forecast", *(f"{name}={value}" for name, value in typed.items())])
+    command = " \\\n    ".join(["make predict step", *(f"{name}={value}" for name, value in typed.items())])
     place = os.path.relpath(folder, PROJECT / "tutorials" / "manual")
     shown = [f"![{what}]({place}/pictures/forecast-{name}.png)" for name, what in PICTURES.items()]
     return "\n\n".join([f"```\n{command}\n```", *shown]) + "\n"

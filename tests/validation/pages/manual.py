@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.cli import LINES
+from bench.cli import COMMANDS
 from bench.cli.actions.run_output import announce, print_run
-from bench.cli.base import GROUPS, OWN
+from bench.cli.base import GROUPS
 from bench.config.data_sets import DATA_SETS
 from bench.config.fields import base_type, variable_of
 from bench.config.modes import MODES
@@ -126,11 +126,12 @@ def sample() -> str:
 def commands() -> str:
     """What users call, by what for."""
     rows = ["| to | command | what it does |", "|---|---|---|"]
-    for group in (group for group in GROUPS if group != OWN):
-        for number, line in enumerate(each for each in LINES if each.group == group):
+    for group in GROUPS:
+        for number, line in enumerate(each for each in COMMANDS.values() if each.group == group):
             example = f" {line.example}" if line.example and "[" not in line.example[:1] else ""
             command = f"make {line.make}{example.partition(' [')[0]}".replace("|", "\\|")
-            rows.append(f"| {'' if number else group} | `{command}` | {line.help} |")
+            parts = "".join(f"; `{word}`: {part.help}" for word, part in line.parts.items())
+            rows.append(f"| {'' if number else group} | `{command}` | {line.help}{parts} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The rules of `bench advise`, on made-up rounds, parts, profiles and links."""
+"""The rules of `bench predict mode`, on made-up rounds, parts, profiles and links."""
 
 import dataclasses
 
@@ -141,7 +141,7 @@ def test_of_the_distributed_modes_one_whose_communication_is_known_is_taken_apar
 
 def test_computation_has_a_measurement_to_make_and_no_promised_gain():
     (trial,) = answers.trials(way("single", 100), Facts())
-    assert trial.gain is None and "make knobs MODE=single" in trial.words
+    assert trial.gain is None and "make sweep MODE=single" in trial.words
 
 
 # --- devices that are not here --------------------------------------------------------------------------------------

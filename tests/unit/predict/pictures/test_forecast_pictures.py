@@ -198,7 +198,7 @@ def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys, monk
     put(tmp_path / "there", forecasts.measured(), "record.json")
     put(tmp_path / "there", forecasts.measured(batch=64, seconds=60.0), "record.json")
     words = ["--link=1gbit,50us", f"--out={tmp_path / 'out'}", f"--points={tmp_path / 'there'}"]
-    assert main(["forecast", profile_in(tmp_path / "profile"), "--devices=2", *words]) == 0
+    assert main(["predict", "step", profile_in(tmp_path / "profile"), "--devices=2", *words]) == 0
     said_there = capsys.readouterr().out
     assert "left out: 1 record: BATCH=64" in said_there
     names = {path.name for path in (tmp_path / "out" / "pictures").iterdir()}
@@ -221,6 +221,6 @@ def test_one_device_can_be_drawn_as_well(monkeypatch):
 def test_points_that_cannot_be_drawn_are_refused_in_one_line(words, why, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     words = [word.replace("EMPTY", str(tmp_path / "empty")).replace("OUT", str(tmp_path / "out")) for word in words]
-    assert main(["forecast", profile_in(tmp_path / "profile"), "--link=1gbit,50us", *words]) == 2
+    assert main(["predict", "step", profile_in(tmp_path / "profile"), "--link=1gbit,50us", *words]) == 2
     error = capsys.readouterr().err
     assert why in error and error.count("\n") == 1 and not (tmp_path / "out").exists()

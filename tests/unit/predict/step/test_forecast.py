@@ -1,4 +1,4 @@
-"""`bench forecast`: what it takes, what it refuses, and what it makes of the spread of the steps and of the link."""
+"""`bench predict step`: what it takes, what it refuses, and what it makes of the spread of steps and of the link."""
 
 import dataclasses
 import json
@@ -61,7 +61,7 @@ def test_the_terms_add_up_and_the_interval_holds_the_step(mode):
 def test_what_is_printed_says_that_it_is_predicted_and_nothing_is_written(tmp_path, capsys):
     run = made_up.record(tmp_path / "run")
     before = sorted(tmp_path.rglob("*"))
-    assert main(["forecast", str(run), "--devices=2,16", LINK, "--explain"]) == 0
+    assert main(["predict", "step", str(run), "--devices=2,16", LINK, "--explain"]) == 0
     said = capsys.readouterr().out
     assert said.count("predicted") >= 3 and "nothing was run" in said and "slowest" in said
     rows = [line.split() for line in said.splitlines() if line.split()[:1] and line.split()[0] in ("ddp", "fsdp")]
@@ -74,7 +74,7 @@ def test_nodes_of_several_devices_have_a_link_inside_and_share_the_other(tmp_pat
     alone, shared = [], ["--per-node=8", "--link-inside=1200gbit,4us"]
     rows = []
     for words in (alone, shared):
-        assert main(["forecast", str(run), "--devices=8,16", LINK, "--modes=ddp", *words]) == 0
+        assert main(["predict", "step", str(run), "--devices=8,16", LINK, "--modes=ddp", *words]) == 0
         said = capsys.readouterr().out
         rows.append([line.split()[2] for line in said.splitlines() if line.split()[:1] == ["ddp"]])
     assert "each node of 8 devices; inside 1200 Gbit/s" in " ".join(said.split())
@@ -85,9 +85,9 @@ def test_a_measured_link_is_taken_from_what_bench_network_left(tmp_path, capsys)
     (folder := tmp_path / "network-1" / "gloo").mkdir(parents=True)
     (folder / "network.json").write_text(json.dumps(networks.data(backend="gloo", ranks=4)))
     run = made_up.record(tmp_path / "run")
-    assert main(["forecast", str(run), f"--network={tmp_path}", "--modes=ddp"]) == 0
+    assert main(["predict", "step", str(run), f"--network={tmp_path}", "--modes=ddp"]) == 0
     assert f"alpha {1e6 * networks.ALPHA:.3g}" in capsys.readouterr().out
-    assert main(["forecast", str(made_up.record(tmp_path / "gpu", device="cuda")),
+    assert main(["predict", "step", str(made_up.record(tmp_path / "gpu", device="cuda")),
                      f"--network={tmp_path}"]) == 2  # fmt: skip
     assert "no all-reduce by nccl" in capsys.readouterr().err
 
@@ -114,7 +114,7 @@ def cut(data: dict) -> None:
     ({"change": cut}, "not that of one run"),
 ])  # fmt: skip
 def test_a_record_without_the_profile_of_one_device_is_refused_in_one_line(options, said, tmp_path, capsys):
-    assert main(["forecast", str(made_up.record(tmp_path / "run", **options)), LINK]) == 2
+    assert main(["predict", "step", str(made_up.record(tmp_path / "run", **options)), LINK]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
 
@@ -136,11 +136,11 @@ def test_a_record_without_the_profile_of_one_device_is_refused_in_one_line(optio
     ([LINK, "--compression=powersgd"], "COMPRESSION=powersgd"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused_in_one_line(words, said, tmp_path, capsys):
-    assert main(["forecast", str(made_up.record(tmp_path / "run")), *words]) != 0
+    assert main(["predict", "step", str(made_up.record(tmp_path / "run")), *words]) != 0
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
 
 
 def test_a_record_that_is_not_there_is_said(capsys):
-    assert main(["forecast", "/nowhere", LINK]) == 2
+    assert main(["predict", "step", "/nowhere", LINK]) == 2
     assert "/nowhere is no record" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`bench gpu-check`: what it asks of a record, here of made-up ones."""
+"""`bench doctor gpu`: what it asks of a record, here of made-up ones."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The loop of the harness beside a bare one, as `bench gpu-check` compares them on a GPU; here on a CPU: no figure."""
+"""The loop of the harness beside a bare one, as `bench doctor gpu` compares them on a GPU; here on a CPU: no figure."""
 
 import dataclasses
 

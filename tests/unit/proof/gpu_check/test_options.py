@@ -1,4 +1,4 @@
-"""`bench gpu-check`: the options that its checks ask for go together, on one GPU and on two. Nothing is started."""
+"""`bench doctor gpu`: the options that its checks ask for go together, on one GPU and on two. Nothing is started."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `bench gpu-check` tries in one process, on a CPU, where that can be: so it is not broken on its first day on a
+"""What `bench doctor gpu` tries in one process, on a CPU, where that can be: so it is not broken on its first day on a
 GPU. ``nn.DataParallel`` and NVML cannot be tried here."""
 
 import subprocess

@@ -1,4 +1,4 @@
-"""`bench gpu-check`: which checks are begun, how they are ended, what is kept. The checks are made up, the processes
+"""`bench doctor gpu`: which checks are begun, how they are ended, what is kept. The checks are made up, the processes
 real."""
 
 import json
@@ -218,8 +218,8 @@ def test_what_a_machine_lacks_is_said():
 
 
 def bench(*words: str, **variables) -> subprocess.CompletedProcess:
-    """`bench gpu-check` on a machine without a GPU."""
-    command = [sys.executable, "-m", "bench", "gpu-check", *words]
+    """`bench doctor gpu` on a machine without a GPU."""
+    command = [sys.executable, "-m", "bench", "doctor", "gpu", *words]
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | variables
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env, timeout=120)
 
@@ -233,7 +233,7 @@ def test_the_plan_needs_no_gpu_and_no_torch():
         "horovod-build: Does Horovod build" in line and line.endswith("[needs a C++ compiler]") for line in lines
     )
     assert lines[-1].startswith("in all ") and lines[-1].endswith("minutes at most on a recent GPU")
-    listing = subprocess.run([sys.executable, "-X", "importtime", "-m", "bench", "gpu-check", "--plan"], cwd=ROOT,
+    listing = subprocess.run([sys.executable, "-X", "importtime", "-m", "bench", "doctor", "gpu", "--plan"], cwd=ROOT,
                              capture_output=True, text=True, timeout=120).stderr  # fmt: skip
     assert not any(line.split("|")[-1].strip() == "torch" for line in listing.splitlines())
 
@@ -273,4 +273,4 @@ def gpu_check_args(*words: str):
     """The command's arguments, parsed."""
     from bench.cli import COMMANDS
 
-    return COMMANDS["gpu-check"].parse(list(words))
+    return COMMANDS["doctor"].parts["gpu"].parse(list(words))

@@ -1,4 +1,4 @@
-"""What the ranks of `bench predict-images` are told, and the columns of their table."""
+"""What the ranks of `bench infer` are told, and the columns of their table."""
 
 from bench.config.options import RunConfig
 from bench.tasks.inference.rank import Plan, head, read_plan
