@@ -30,8 +30,9 @@ else
   COURSE = $(VENV)/.course
 endif
 
-# The targets are the table of commands (bench/cli): `compare`, its part `compare/scaling`, and `notebooks+course`, which needs the
-# packages of the course. `make compare scaling` is `bench compare scaling`: the second goal is a word of the first.
+# The targets are the table of commands (bench/cli): `compare`, its part `compare/scaling`, and `notebooks+course`, which
+# needs the packages of the course. `make compare scaling` is `bench compare scaling`: the second goal is a word of the
+# first. Their variables are in lower case, as no option is: PART=A1 is one.
 LISTER  := $(firstword $(wildcard $(PY)) $(PYTHON))
 TARGETS := $(shell $(LISTER) -m bench help --targets 2>/dev/null)
 OWN     := setup test lint clean help
@@ -42,10 +43,10 @@ ifneq ($(filter-out setup test lint clean,$(or $(MAKECMDGOALS),help)),)
   $(error the commands of bench cannot be listed)
 endif
 endif
-GOAL    := $(firstword $(MAKECMDGOALS))
-PART    := $(filter $(GOAL)/$(word 2,$(MAKECMDGOALS)),$(TARGETS:%+course=%))
-WORD    := $(patsubst $(GOAL)/%,%,$(PART))
-NEITHER := $(filter-out $(OWN) $(WORD) $(TARGETS:%+course=%),$(MAKECMDGOALS))
+goal    := $(firstword $(MAKECMDGOALS))
+part    := $(filter $(goal)/$(word 2,$(MAKECMDGOALS)),$(TARGETS:%+course=%))
+word_of := $(patsubst $(goal)/%,%,$(part))
+NEITHER := $(filter-out $(OWN) $(word_of) $(TARGETS:%+course=%),$(MAKECMDGOALS))
 ifneq ($(if $(TARGETS),$(filter-out .%,$(NEITHER))),)
   $(error no target $(firstword $(NEITHER)): `make help` lists them)
 endif
@@ -53,12 +54,12 @@ LEARN   := $(patsubst %+course,%,$(filter %+course,$(TARGETS)))
 DIRECT  := $(filter-out $(OWN) %+course,$(TARGETS))
 
 .DEFAULT_GOAL := help
-.PHONY: $(DIRECT) $(LEARN) $(OWN) $(WORD)
+.PHONY: $(DIRECT) $(LEARN) $(OWN) $(word_of)
 
-ifneq ($(PART),)
-$(GOAL): $(if $(filter $(PART),$(LEARN)),$(COURSE),$(READY))
-	@exec env BENCH_INSTALLS=1 $(PY) -m bench $(GOAL) $(WORD) $(ARGS) $(FLAGS)
-$(WORD): ;@:
+ifneq ($(part),)
+$(goal): $(if $(filter $(part),$(LEARN)),$(COURSE),$(READY))
+	@exec env BENCH_INSTALLS=1 $(PY) -m bench $(goal) $(word_of) $(ARGS) $(FLAGS)
+$(word_of): ;@:
 else
 $(DIRECT): $(READY)
 $(LEARN): $(COURSE)

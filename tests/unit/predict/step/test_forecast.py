@@ -131,7 +131,6 @@ def test_a_record_without_the_profile_of_one_device_is_refused_in_one_line(optio
     ([LINK, "--devices=0"], "DEVICES=0: a whole number, at least 1"),
     ([LINK, "--devices=2,many"], "DEVICES=many: a whole number"),
     ([LINK, "--modes=dp"], "MODES=dp cannot be forecast: choose of ddp, horovod, zero1, fsdp"),
-    ([LINK, "--batch=64"], "BATCH changes nothing in a forecast"),
     ([LINK, "--modes=ddp", "--cycle-time-ms=5"], "CYCLE_TIME_MS is no option of ddp"),
     ([LINK, "--compression=powersgd"], "COMPRESSION=powersgd"),
 ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bench.cli import COMMANDS
 from bench.config.modes import MODES
 from bench.config.options import KNOBS, UNSET, RunConfig
 from bench.config.resolve import resolve
@@ -64,3 +65,8 @@ def test_every_setting_that_a_mode_wants_tried_on_gpus_is(asked_of):
               for mode, info in MODES.items() for knobs in info.on_gpu]  # fmt: skip
     assert all(each in tried for each in wanted)
     assert {c.mode for c in configs} == {c.mode for c in configs if c.profile} | {"independent"} == set(MODES)
+
+
+def test_the_command_takes_the_options_that_a_user_chooses():
+    """Its own file names them: the table of commands is read before anything is installed."""
+    assert set(COMMANDS["doctor"].parts["gpu"].takes) == {*ground_module.CHOSEN, "num_devices", "gpu_ids"}

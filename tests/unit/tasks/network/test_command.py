@@ -29,9 +29,6 @@ def no_gpu(monkeypatch):
     (["--repeats=9999"], "REPEATS=9999: a whole number, at least 1 and at most 1000"),
     (["--max-minutes=0"], "MAX_MINUTES=0: a number above 0"),
     (["--max-minutes=soon"], "MAX_MINUTES=soon: a number above 0"),
-    (["--mode=dp"], "MODE is of a training, and `bench network` only sends messages: leave it out"),
-    (["--model=resnet50"], "MODEL is of a training, and `bench network` only sends messages: leave it out"),
-    (["--cycle-time-ms=5"], "CYCLE_TIME_MS is an option of MODE=horovod"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused_in_one_line(words, said, capsys, tmp_path):
     assert cli.main(["network", f"--out={tmp_path}", *words]) == 2

@@ -38,7 +38,7 @@ def test_pictures_and_the_reference_page_of_a_folder(tmp_path, capsys):
         (folder / "network.json").write_text(json.dumps(made))
 
     class Asked:
-        out = str(tmp_path)
+        records = str(tmp_path)
 
     assert plots.run(Asked) == 0
     (picture,) = tmp_path.glob("*/pictures/network.svg")
