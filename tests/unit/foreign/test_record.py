@@ -68,7 +68,7 @@ def test_report_and_page_show_it_beside_runs_and_call_it_what_it_is(tmp_path, ca
     foreigners.write(tmp_path, foreigners.data("other.py", others=0.5))
     (folder := tmp_path / "run").mkdir()
     (folder / "record.json").write_text(json.dumps(records.record("ddp").data))
-    assert cli.main(["report", str(tmp_path), "--html"]) == 0
+    assert cli.main(["report", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "no runs of this bench" in said and "other.py" in said and "ddp" in said
     assert "foreign script other.py was disturbed" in said and "no-reshuffle" in said

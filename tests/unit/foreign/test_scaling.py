@@ -126,7 +126,7 @@ def test_what_the_watch_took_is_said(tmp_path, capsys):
 def test_the_report_and_its_page_show_it(tmp_path, capsys):
     one(tmp_path), two(tmp_path), timed(tmp_path, 4, [0.2] * 4, [0.0] * 4, 64)
     foreigners.write(tmp_path, foreigners.data("alone.py"))
-    assert cli.main(["report", str(tmp_path), "--html"]) == 0
+    assert cli.main(["report", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "\ntrain.py on 1, 2 and 4 devices" in out and "\nalone.py on" not in out
     assert cells(out, 4)[5:10] == ["320.0", "200.00", "×2.00", "50", "%"]

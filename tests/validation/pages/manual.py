@@ -129,7 +129,7 @@ def commands() -> str:
     for group in GROUPS:
         for number, line in enumerate(each for each in COMMANDS.values() if each.group == group):
             example = f" {line.example}" if line.example and "[" not in line.example[:1] else ""
-            command = f"make {line.make}{example.partition(' [')[0]}".replace("|", "\\|")
+            command = f"make {line.make}{example.partition(' [')[0] if line.run else ' …'}".replace("|", "\\|")
             parts = "".join(f"; `{word}`: {part.help}" for word, part in line.parts.items())
             rows.append(f"| {'' if number else group} | `{command}` | {line.help}{parts} |")
     return "\n".join(rows) + "\n"
