@@ -53,7 +53,7 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, clu
         temporary = "" if "OUT" in variables else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
         out = Path(temporary or variables["OUT"])
         before = set(out.rglob("record.json"))
-        argv = [*PROGRAMS["bench"], command, *flags(variables | {"OUT": out})]
+        argv = [*PROGRAMS["bench"], *command.split(), *flags(variables | {"OUT": out})]
         if cluster:
             argv = [*PROGRAMS["bench"], "cluster", *flags(cluster | {"CMD": shlex.join(argv)})]
         execute(argv, timeout, quiet, temporary)

@@ -110,7 +110,7 @@ def source_files(*more: str) -> list[Path]:
     others = [package / name for name in NO_RANKS if name not in more]
     return [
         path for path in sorted(package.rglob("*.py"))
-        if path.match("commands/joined*.py") or not any(other in (path, *path.parents) for other in others)
+        if path.match("actions/joined*.py") or not any(other in (path, *path.parents) for other in others)
     ]  # fmt: skip
 
 

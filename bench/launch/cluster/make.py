@@ -35,7 +35,7 @@ FORBIDDEN = {  # a kernel setting: the value that forbids namespaces, the one th
 }
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DROPPED = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MAKE_TERMOUT", "MAKE_TERMERR",  # of the outer make
-           "NODES", "PER_NODE", "RATE", "LATENCY", "LOSS", "CMD"}  # fmt: skip
+           "NODES", "PER_NODE", "LINK", "LOSS", "CMD"}  # fmt: skip
 STEP_S = 30.0  # for one command of the building
 GRACE_S = 30.0  # from a signal to SIGKILL
 TICK_S = 0.05
@@ -48,8 +48,8 @@ def run(cluster: Cluster, command: str) -> int:
     """Make the cluster, run a shell command on its first node, and remove it. Returns the command's exit code."""
     isolation = isolate()
     if cluster.needs_netem and (why := complaint([*isolation, *NETEM])):
-        remedy = "run `modprobe sch_netem` as root, or leave them out; RATE works without"
-        raise UserError(f"LATENCY and LOSS need the kernel's module sch_netem ({why}): {remedy}")
+        remedy = "run `modprobe sch_netem` as root, or leave them out; a rate works without"
+        raise UserError(f"the latency of LINK and LOSS need the kernel's module sch_netem ({why}): {remedy}")
     cores = len(usable())
     share = f"{cores // cluster.nodes} of" if cores >= cluster.nodes else "a share of"
     print(f"cluster: {cluster.label()}; each node has {share} {cores} cores", file=sys.stderr, flush=True)
