@@ -52,7 +52,7 @@ def going_on(folder: Path) -> Path:
     """The folder of the newest run at or below a folder that has not ended. Raises UserError when there is none."""
     found = [path.parent for path in folder.rglob(status_path(Path(), 0).name)] if folder.is_dir() else []
     if not found:
-        raise UserError(f"no run is going on in {folder}: name its folder, or the folder of runs (OUT)")
+        raise UserError(f"no run is going on in {folder}: name its folder, or the folder of runs (RUNS)")
     return max(found, key=lambda path: status_path(path, 0).stat().st_mtime)
 
 
