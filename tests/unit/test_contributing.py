@@ -24,6 +24,15 @@ def test_each_step_of_a_journey_is_there():
             assert not step["name"] or re.search(rf"^(?:def|class) {step['name']}\b", source, re.MULTILINE), step[0]
 
 
+def test_the_table_of_floors_is_the_one_that_lint_checks():
+    (layers,) = re.findall(r"^layers = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
+    floors = [set(re.findall(r"\w+", line)) for line in layers.strip().splitlines()]
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", TEXT.partition("## The layout")[2], re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(len(floors), 0, -1))
+    for (_, text), floor in zip(rows, floors, strict=True):
+        assert floor <= set(re.findall(r"`(\w+)`", text)), text
+
+
 def test_a_plain_run_is_read_in_fifteen_files():
     assert len({step["file"] for step in STEP.finditer(journey("A run, from top to bottom"))}) <= 15
 

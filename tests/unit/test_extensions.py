@@ -171,14 +171,24 @@ def draw(result):
 
 FIGURES = {"shards": {"shards": draw}}
 ''',
-    "commands/hello.py": '''
+    "cli/hello.py": '''
 """`bench hello`."""
+from bench.cli.base import Command
 
 
 def run(args):
     """Say it."""
     print("hello")
+
+
+COMMAND = Command("hello", "learn", "say hello", run=run)
 ''',
+    "cli/shards.py": """
+from bench.cli.base import of_study
+from bench.studies.registry import STUDIES
+
+COMMAND = of_study(STUDIES["shards"])
+""",
 }
 LINES = {
     "config/modes.py": [
@@ -203,7 +213,7 @@ LINES = {
          '    "squares": DataSetInfo("squares", image_size=16, augment=False, loader=False),\n')
     ],
     "studies/registry.py": [('"lab")', '"shards", ')],
-    "commands/__init__.py": [('    Command("setup",', '    Command("hello", "learn", "say hello", "", "hello"),\n')],
+    "cli/__init__.py": [('    "install", "help",', '    "hello", "shards",\n')],
 }  # fmt: skip
 
 

@@ -1,5 +1,10 @@
 """The programs of every study: which configs belong together, and that only what is studied differs between them."""
 
+import ast
+import difflib
+import inspect
+import re
+
 import pytest
 
 from bench.config.modes import COMPARED, MODES
@@ -8,11 +13,13 @@ from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.mistakes import MISTAKES
 from bench.studies.accuracy import study as accuracy
+from bench.studies.base import Study
 from bench.studies.breakdown import study as breakdown
 from bench.studies.compare import study as compare
 from bench.studies.knobs import study as knobs
 from bench.studies.lab import study as lab
 from bench.studies.programs import baselines, in_mode, modes_of, own_seed, profiled, shown
+from bench.studies.registry import STUDIES
 from bench.studies.replay import study as replay
 from bench.studies.rounds import order
 from bench.studies.scaling import study as scaling
@@ -257,3 +264,28 @@ def test_modes_that_are_named_are_those_of_a_study():
     for wrong in ("ddp,nonsense", "independent", ""):
         with pytest.raises(UserError, match=f"MODES={wrong}.*no way to train.*ddp.*zero1"):
             modes_of(wrong)
+
+
+HOOKS = set(re.findall(r'\.ask\("(\w+)"', inspect.getsource(Study)))  # of result.py, each looked up by its name
+
+
+def near_hooks(source: str) -> dict[str, str]:
+    """The functions of a result.py that nothing calls because their names are almost those of hooks, with the hook."""
+    functions = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    near = {name: difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.7) for name in functions if name not in HOOKS}
+    return {name: found[0] for name, found in near.items() if found}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_no_hook_of_a_study_is_misspelt(name):
+    assert near_hooks(inspect.getsource(STUDIES[name].module)) == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hook"),
+    [("abuot", "about"), ("heading", "heading_of"), ("warnings", "warning"), ("said", "said_of"), ("note", "notes"),
+     ("summarise", "summary")],
+)  # fmt: skip
+def test_a_misspelt_hook_is_found(wrong, hook):
+    assert near_hooks(f"def {wrong}(suite):\n    return []\n") == {wrong: hook}
+    assert near_hooks(f"def {hook}(suite):\n    return []\n") == {}
