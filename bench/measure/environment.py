@@ -105,12 +105,12 @@ def _without_text(source: bytes) -> bytes:
 
 
 def source_files(*more: str) -> list[Path]:
-    """The files of ``source_hash``. In bench/cli are those that another launcher starts as ranks."""
+    """The files of ``source_hash``. Another launcher starts those of bench/cli/actions/joined*.py as ranks."""
     package = REPOSITORY / "bench"
     others = [package / name for name in NO_RANKS if name not in more]
     return [
         path for path in sorted(package.rglob("*.py"))
-        if path.match("actions/joined*.py") or not any(other in (path, *path.parents) for other in others)
+        if path.match("cli/actions/joined*.py") or not any(other in (path, *path.parents) for other in others)
     ]  # fmt: skip
 
 

@@ -169,11 +169,11 @@ HOSTS = {
 
 # Rows whose tests are elsewhere.
 ELSEWHERE = {
-    "a GPU of which others hold a part": "commands/test_run_on_gpus.py test_a_run_says_what_was_chosen_for_its_gpus",
+    "a GPU of which others hold a part": "cli/test_run_on_gpus.py test_a_run_says_what_was_chosen_for_its_gpus",
     "a container that hides process ids": (
         "measure/test_memory.py test_in_a_container_the_process_figure_is_missing_with_its_reason"
     ),
-    "peer to peer between GPUs is broken": "commands/test_doctor.py test_copies_from_one_gpu_to_the_next_are_tried",
+    "peer to peer between GPUs is broken": "cli/test_doctor.py test_copies_from_one_gpu_to_the_next_are_tried",
     "other people's processes": (
         "measure/test_memory.py test_foreign_processes_and_a_clock_held_down_are_in_the_figures_of_a_run"
     ),

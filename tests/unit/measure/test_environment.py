@@ -195,10 +195,11 @@ def test_revision_and_what_counts_as_dirty(tmp_path):
     ("file", "runs_there", "checked"),
     [
         ("training/loop.py", True, True),
-        ("commands/joined_rank.py", True, True),
+        ("cli/actions/joined_rank.py", True, True),
         ("proof/gpu_check/b1_shared.py", False, True),
         ("course/site.py", False, False),
         ("report/page.py", False, False),
+        ("cli/actions/run.py", False, False),
         ("__main__.py", False, False),
     ],
 )
