@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Lab:
-    """The mistake compared with the right version (`bench lab`).
+    """The mistake compared with the right version (`bench mistake demo`).
 
     seen: what a person would notice. measures: the first is the primary measure, with its direction fixed in advance.
     on_gpu: the measures on a GPU, if they differ. workload: options that the mistake needs, unless the user sets them.

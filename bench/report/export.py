@@ -152,7 +152,7 @@ def write_table(records: list[Record], path: str | Path | None, form: str | None
     if form not in FORMATS:
         raise UserError(f"unknown FORMAT={form}: choose one of {', '.join(FORMATS)}")
     if form == "parquet" and path is None:
-        raise UserError("a Parquet table is binary: name a file, as in TO=table.parquet")
+        raise UserError("a Parquet table is binary: name a file, as in OUT=table.parquet")
     frame = memory_frame(records) if memory else runs_frame(records)
     if form == "parquet":
         save(Path(path), lambda file: to_parquet(frame, file))

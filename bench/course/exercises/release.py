@@ -130,7 +130,7 @@ def build_wheel(to: Path) -> str:
 
 def export(form: str, names: str | None, folder: str | None, out: str | None, key: int = 0) -> int:
     if form not in FORMS:
-        raise UserError(f"TO={form}: choose one of {', '.join(FORMS)}")
+        raise UserError(f"PLATFORM={form}: choose one of {', '.join(FORMS)}")
     to = Path(out) if out else EXPORTS / form
     to.mkdir(parents=True, exist_ok=True)
     for path in FORMS[form](names, folder, to, key):
@@ -161,7 +161,7 @@ def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) ->
 
 def classroom(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
     if key:
-        raise UserError(f"KEY={key}: TO=classroom has no hidden tests: give it to `make grade`")
+        raise UserError(f"KEY={key}: PLATFORM=classroom has no hidden tests: give it to `make grade`")
     run(names, folder, str(to))
     tasks = [
         {"name": path.stem, "number": task.number, "id": f"set{path.stem[:2]}-task{task.number}", "points": task.points}
