@@ -161,7 +161,7 @@ def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) ->
 
 def classroom(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
     if key:
-        raise UserError(f"KEY={key}: PLATFORM=classroom has no hidden tests: give it to `make grade`")
+        raise UserError(f"KEY={key}: PLATFORM=classroom has no hidden tests: give the key to `bench course grade`")
     run(names, folder, str(to))
     tasks = [
         {"name": path.stem, "number": task.number, "id": f"set{path.stem[:2]}-task{task.number}", "points": task.points}
