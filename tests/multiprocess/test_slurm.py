@@ -19,7 +19,7 @@ os.execv(sys.executable, [sys.executable, "-m", "bench", "run" if target == "ben
 
 def template(name: str, folder: Path) -> Path:
     """A template as it is, but for the GPUs, which are not here, and for who is called."""
-    text = (runs.ROOT / "templates" / "slurm" / name).read_text()
+    text = (runs.ROOT / "tutorials" / "manual" / "templates" / "slurm" / name).read_text()
     copy = folder / name
     copy.write_text(text.replace("#SBATCH --gpus-per-node=4\n", "").replace("python3 -m", f"{sys.executable} -m"))
     (folder / "make").write_text(MAKE)

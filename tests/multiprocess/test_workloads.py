@@ -76,7 +76,7 @@ def test_every_mode_trains_the_manuals_model_of_several_inputs_that_returns_an_o
     assert str(tmp_path) not in (result.run_dir / "record.json").read_text()
 
 
-RECURRENT = ROOT / "templates" / "char_lstm.py"
+RECURRENT = ROOT / "tutorials" / "manual" / "templates" / "char_lstm.py"
 
 
 @pytest.mark.parametrize(("mode", "devices"), MODES)

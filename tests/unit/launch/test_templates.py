@@ -9,7 +9,7 @@ import yaml
 from bench.cli import COMMANDS
 from tests.runs import ROOT
 
-TEMPLATES = ROOT / "templates"
+TEMPLATES = ROOT / "tutorials" / "manual" / "templates"
 
 
 def options_of(script: str) -> dict:
