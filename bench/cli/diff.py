@@ -11,5 +11,5 @@ COMMAND = Command(
                     "this; disturbed records, and fewer than 3 on a side, are not judged",
                     "read": number("write per cent, from 0 to below 100", lambda bound: 0 <= bound < 100)},
         "--strict": SWITCH | {"help": "exit code 3 unless every interval is within BOUND; what cannot be judged fails"},
-    }, note="Exit codes: 0 no regression shown; 3 a regression beyond BOUND; 2 not comparable.",
+    },
 )  # fmt: skip

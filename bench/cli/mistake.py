@@ -28,7 +28,7 @@ def show(args) -> int:
 NAME = {"metavar": "NAME", "help": "name of a mistake, as `bench mistake` lists them"}
 SHOW = Command("mistake show", "explain", "one known mistake explained: consequence and remedy", "NAME=no-reshuffle",
                run=show, positional={"name": NAME})  # fmt: skip
-CHECK = Command("mistake check", "explain", "known mistakes in records; exit code 3 when one is found",
+CHECK = Command("mistake check", "explain", "search records for the known mistakes",
                 "RECORDS=folder", run=action("check_records"), positional={"records": RECORDS})  # fmt: skip
 DEMO = of_study(STUDIES["lab"], positional={"name": NAME | {"help": "name of a mistake with a demo, or all"}})
 COMMAND = Command("mistake", "explain", "the known mistakes of data-parallel training", run=show_all,

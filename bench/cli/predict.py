@@ -25,7 +25,7 @@ STEP = Command(
     },
 )  # fmt: skip
 MEMORY = Command(
-    "predict memory", "explain", "memory per device, and the largest batch; exit code 3 when BATCH does not fit",
+    "predict memory", "explain", "memory per device, and the largest batch that fits",
     "MODEL=resnet50 BATCH=64 GPUS=4 MEMORY_GIB=16 [MODE=ddp]", run=action("predict_memory"), options=True,
     note="Starts nothing. Without MODE and MODES it predicts the modes that `bench compare` runs.", flags=MODES_FLAG | {
         "--memory-gib": {"metavar": "GIB", "help": "memory of one device, for one that is not here [this machine's]",

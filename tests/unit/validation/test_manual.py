@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from bench.cli import COMMANDS
+from bench.errors import ExitCode
 from bench.files import PROJECT
 from tests.validation.pages import manual
 
@@ -51,7 +53,19 @@ def test_what_is_run_by_hand_is_listed():
 
 
 def test_the_readme_is_read_in_one_sitting():
-    assert len((PROJECT / "README.md").read_text().splitlines()) <= 120
+    lines = (PROJECT / "README.md").read_text().splitlines()
+    assert len(lines) <= 100
+    shown = [found[1] for line in lines if (found := re.match(r"\| `make (\w+)", line))]
+    assert shown == ["bench", "compare", "profile", "mistake", "verify", "predict", "report", "doctor"]
+    first = lines[:25]
+    assert any(line.startswith("| ") for line in first) and any(line.startswith("![") for line in first)
+
+
+def test_the_manual_has_every_command_and_every_exit_code():
+    text = (PROJECT / "tutorials" / "manual" / "commands.md").read_text()
+    listed = {found.replace("make bench", "make run") for found in re.findall(r"\| `(make [a-z ]+[a-z])", text)}
+    assert listed == {f"make {each.name}" for line in COMMANDS.values() for each in (line, *line.parts.values())}
+    assert set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE)) == {str(int(code)) for code in ExitCode}
 
 
 def test_a_block_that_nobody_makes_is_an_error():

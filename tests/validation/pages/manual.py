@@ -15,11 +15,12 @@ from rich.console import Console
 
 from bench.cli import COMMANDS
 from bench.cli.actions.run_output import announce, print_run
-from bench.cli.base import GROUPS
+from bench.cli.base import GROUPS, Command
 from bench.config.data_sets import DATA_SETS
 from bench.config.fields import base_type, variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, SECTIONS
+from bench.errors import ExitCode
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
 from bench.report import markdown
@@ -124,21 +125,29 @@ def sample() -> str:
 
 
 def commands() -> str:
-    """What users call, by what for."""
-    rows = ["| to | command | what it does |", "|---|---|---|"]
+    """All commands and their parts, by what for."""
+    rows = []
     for group in GROUPS:
         for number, line in enumerate(each for each in COMMANDS.values() if each.group == group):
-            example = f" {line.example}" if line.example and "[" not in line.example[:1] else ""
-            command = f"make {line.make}{example.partition(' [')[0] if line.run else ' …'}".replace("|", "\\|")
-            parts = "".join(f"; `{word}`: {part.help}" for word, part in line.parts.items())
-            rows.append(f"| {'' if number else group} | `{command}` | {line.help}{parts} |")
-    return "\n".join(rows) + "\n"
+            rows.append(["" if number else group, f"`{example_of(line)}`", line.help])
+            rows += [["", f"`{example_of(part)}`", part.help] for part in line.parts.values()]
+    return markdown.table([("to", False), ("command", False), ("what it does", False)], rows)
+
+
+def example_of(line: Command) -> str:
+    """A command as people give it to make, without its rarer variables."""
+    return f"make {line.make} {line.example.partition('[')[0]}".rstrip()
+
+
+def exit_codes() -> str:
+    return markdown.table([("code", True), ("meaning", False)], [[str(int(code)), code.meaning] for code in ExitCode])
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
     f"options-{section.__name__.lower()}": functools.partial(options, section) for section in SECTIONS
 } | {
     "commands": commands,
+    "exit-codes": exit_codes,
     "sample": sample,
     "modes": modes,
     "data-sets": data_sets,

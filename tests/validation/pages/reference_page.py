@@ -9,10 +9,11 @@ from pathlib import Path
 from bench.analysis import words
 from bench.analysis.style import standing
 from bench.analysis.suite import Suite, suites_and_others
+from bench.analysis.tables import programs_grid
 from bench.errors import UserError
 from bench.files import PROJECT
 from bench.measure.environment import cores_in_words
-from bench.record.describe import cautions_of_single_runs
+from bench.record.describe import cautions_of_single_runs, memory_cell
 from bench.record.disturbance import undisturbed
 from bench.record.read import find_records
 from bench.record.view import Record
@@ -114,8 +115,8 @@ def overhead(folder: Path) -> Iterator[str]:
 
 
 def claim(folder: Path, study: str, picture: str) -> str:
-    """What the newest suite of a study says of the fastest program against each other, where it was taken, and one of
-    its pictures. Raises UserError where there is none that was not disturbed."""
+    """The newest suite of a study as a table (the fastest program, each other against it), one of its pictures, and
+    where it was taken. Raises UserError where there is none that was not disturbed."""
     suites = [suite for suite in read(folder)[0] if is_claim(suite, study) and undisturbed(suite.records)[0]]
     if not suites:
         raise UserError(
@@ -125,10 +126,18 @@ def claim(folder: Path, study: str, picture: str) -> str:
     found = study_of(suite)
     result = found.result(suite)
     best, *others = result.ranking()
-    lines = [f"- {result.pair(other, best).sentence()}" for other in others]
-    lines += ["", f"{'; '.join(standing(suite))}. `{found.repeat(suite)}`", ""]
+    said = {best: "fastest"} | {other: result.pair(other, best).sentence() for other in others}
+    said |= {label: "no communication: not a way to train" for label in suite.programs if label not in said}
+    numbers = {row[0]: [row[4], row[7].partition(" ")[2]] for row in programs_grid(suite, "").rows}
+    source = memory_cell(suite.first.peak_memory).partition(" ")[0]
+    rows = [[f"`{label}`", *numbers[label], text] for label, text in said.items()]
+    head = [("mode", False), (f"{suite.units}/s", True), (f"peak memory ({source}), GiB per device", True),
+            ("result", False)]  # fmt: skip
     path = os.path.relpath(suite.folder / "pictures" / f"{picture}.png", PROJECT)
-    return "\n".join([*lines, f"![{found.heading}: {picture}]({path})"]) + "\n"
+    image = f"![{found.heading}: {picture}]({path})"
+    conditions = f"{'; '.join(standing(suite))}. `{found.repeat(suite)}`"
+    fold = f"<details><summary>Machine, versions and command</summary>\n\n{conditions}\n\n</details>"
+    return f"{markdown.table(head, rows)}\n{image}\n\n{fold}\n"
 
 
 def finding(folder: Path, study: str, mode: str, picture: str) -> str:
