@@ -5,6 +5,7 @@ import difflib
 import functools
 import importlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ GROUPS = ("measure", "explain", "check", "results", "learn", "teach", "set up", 
 HOROVOD, COURSE, CLONE = ("horovod",), ("course",), ("clone",)
 DEFAULT_FOLDER = "results/runs"
 SEEN = "BENCH_SEEN"  # in the environment: the variables named like options that a `bench` above this one has seen
+ALL, MARGIN = "--help-all", 28  # characters before the text of an option
 ORDINARY = ("NAME",)  # not meant as an option: the host's name, in every shell of WSL
 READ = (  # variables whose names people type, and get no error for a wrong letter
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME",
@@ -87,8 +89,10 @@ class Command:
     def parser(self) -> "Parser":
         more = [f"bench {part.name}: {part.help}" for part in self.parts.values()]
         parser = Parser(
-            prog=f"bench {self.name}", description=self.help, epilog=" · ".join(filter(None, [self.note, *more]))
-        )
+            prog=f"bench {self.name}", description=self.help, epilog=" · ".join(filter(None, [self.note, *more])),
+            usage=" ".join([f"bench {self.name}", *(f"[{each['metavar']}]" for each in self.positional.values()),
+                            "[--option=value ...]", *(["-- COMMAND ..."] if self.rest else [])]),
+        )  # fmt: skip
         parser.gone = self.gone
         if self.options:
             add_arguments(parser, self.own, self.others, self.takes, self.knobs)
@@ -131,14 +135,34 @@ class Command:
         return [name for name, flag in found.items() if name not in seen and flag not in given]
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Each option on the line of its help."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=MARGIN, width=max(100, shutil.get_terminal_size().columns - 2))
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        return ", ".join(action.option_strings) or super()._format_action_invocation(action)
+
+
+def is_left_out(action: argparse.Action, modes: list[str]) -> bool:
+    if of := getattr(action, "modes", None):
+        return not {*of} & {*modes}
+    return getattr(action, "advanced", False)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, but an error is one line and exit code 2, a shortened flag is an error, and a misspelt one is told what
     it is near to."""
 
     def __init__(self, **options):
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, formatter_class=Help, **options)
+        self.add_argument(ALL, action="help", help=argparse.SUPPRESS)
 
     def parse_args(self, words: list[str]) -> argparse.Namespace:
+        if ALL in words or {"-h", "--help"} & {*words}:
+            print(self.help_of(words), end="")
+            self.exit(0)
         args, unknown = self.parse_known_args(words)
         if unknown:
             self.error(self.unknown(unknown[0].partition("=")[0]))
@@ -158,6 +182,20 @@ class Parser(argparse.ArgumentParser):
         near = [] if hint else [f"--{name} ({variable(name)})" for name in nearest(word[2:], self.names())]
         hint = hint or (f"did you mean {' or '.join(near)}?" if near else "this command has no such option")
         return f"unknown option {word} ({variable(word)}): {hint}"
+
+    def help_of(self, words: list[str]) -> str:
+        """The help that a command line asks for: with --help-all every option, otherwise those that are not advanced,
+        and of the options of single modes those of the MODE that it gives."""
+        modes = [word for before, word in zip(["", *words], words, strict=False) if before == "--mode"]
+        modes += [word.removeprefix("--mode=") for word in words if word.startswith("--mode=")]
+        left_out = [] if ALL in words else [action for action in self._actions if is_left_out(action, modes)]
+        for action in left_out:
+            action.help = argparse.SUPPRESS
+        text = self.format_help()
+        if not left_out:
+            return text
+        of_modes = "" if modes or not any(action.modes for action in left_out) else "; --mode=ddp --help: DDP's, too"
+        return f"{text}\n{len(left_out)} further options: `{self.prog} {ALL}`{of_modes}\n"
 
     def names(self) -> list[str]:
         return [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]

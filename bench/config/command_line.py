@@ -57,18 +57,20 @@ def add_arguments(
     takes: only these options, and with knobs those of single modes; empty: all."""
     own = own or {}
     parser.set_defaults(other_defaults=others or {})
-    groups = {name: parser.add_argument_group(f"{section.__name__.lower()}: {section.__doc__}")
-              for section in SECTIONS for name in names(section)}  # fmt: skip
-    for f in FIELDS.values():
-        if f.metadata["within"] or (takes and f.name not in takes and not (knobs and f.name in KNOBS)):
-            continue
-        choices = f"; one of {', '.join(f.metadata['choices'])}" if f.metadata["choices"] else ""
-        value = own.get(f.name, f.default)
-        default = f" [{value}]" if value is not None and value is not False else ""
-        switch = ON_OFF if base_type(f) is bool else {}
-        names_of = {"dest": f.name, "metavar": variable_of(f), "help": f.metadata["help"] + choices + default}
-        given = Default(own[f.name]) if f.name in own else None
-        groups[f.name].add_argument(flag_of(f), default=given, **names_of, **switch)
+    for section in SECTIONS:
+        group = parser.add_argument_group(section.__doc__.rstrip("."))
+        for f in (FIELDS[name] for name in names(section)):
+            if f.metadata["within"] or (takes and f.name not in takes and not (knobs and f.name in KNOBS)):
+                continue
+            choices = f": {', '.join(f.metadata['choices'])}" if f.metadata["choices"] else ""
+            value = own.get(f.name, f.default)
+            default = f" [{int(value) if value is True else value}]" if value is not None and value is not False else ""
+            switch = ON_OFF if base_type(f) is bool else {}
+            given = Default(own[f.name]) if f.name in own else None
+            action = group.add_argument(flag_of(f), default=given, dest=f.name, metavar=variable_of(f),
+                                        help=f.metadata["help"] + choices + default, **switch)  # fmt: skip
+            action.advanced = f.metadata["advanced"] and f.name not in (*takes, *own)
+            action.modes = [mode for mode, info in MODES.items() if f.name in info.knobs]
 
 
 def from_arguments(args: argparse.Namespace) -> RunConfig:

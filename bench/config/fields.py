@@ -12,17 +12,18 @@ LONGEST = 10_000  # letters of a value that somebody gives
 
 def option(
     default, help="", flag=None, choices=None, minimum=None, exclusive_minimum=None, maximum=None, path=False,
-    trains=False, within=None, plain=None, variable=None,
+    trains=False, within=None, plain=None, variable=None, advanced=False,
 ):  # fmt: skip
     """A field of a section. None is always allowed.
 
     flag: its name for users, where that is not the field's. path: its value names a place on this machine. trains: only
     a training by epochs has it. within: the option as whose value it is given, for one that has no name of its own.
     plain: of an option that is chosen by the GPU, its value on a CPU and with PLAIN=1. variable: of the environment,
-    where the option is not given.
+    where the option is not given. advanced: listed by --help-all only.
     """
     meta = {"help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
     meta |= {"max": maximum, "path": path, "trains": trains, "within": within, "plain": plain, "variable": variable}
+    meta |= {"advanced": advanced}
     return field(default=default, metadata=meta)
 
 

@@ -17,15 +17,15 @@ KNOBS = {name for info in MODES.values() for name in info.knobs}  # options that
 
 @dataclass(frozen=True)
 class Parallel:
-    """The data-parallel pattern, and on how many of which devices."""
+    """Mode and devices."""
 
-    mode: str = option("ddp", "the data-parallel pattern, or the baseline 'independent'", choices=tuple(MODES))
+    mode: str = option("ddp", "data-parallel pattern, or the baseline independent", choices=tuple(MODES))
     num_devices: int = option(
-        1, "how many GPUs: the first visible ones, or all; on a machine without GPUs, CPU workers. Or which "
-        "GPUs, by nvidia-smi's number or UUID: 0,1 or GPU-3f2a,GPU-77b0; a single one as 3,", flag="gpus", minimum=1,
+        1, "number of GPUs, or all; without GPUs, of CPU processes. Or which GPUs, by number or UUID: 0,1 or "
+        "GPU-3f2a,GPU-77b0; a single one as 3,", flag="gpus", minimum=1,
     )  # fmt: skip
-    device: str = option("auto", "auto: GPUs where there are any", choices=sections.DEVICES)
-    share_gpu: bool = option(False, "all ranks on ONE GPU: for learning, not for speed")
+    device: str = option("auto", "GPUs where there are any, or one kind", choices=sections.DEVICES)
+    share_gpu: bool = option(False, "all ranks on one GPU: for learning, not for speed", advanced=True)
 
 
 ENGINE = (sections.Ddp, sections.Horovod, sections.Fsdp, sections.Local, sections.Injected)

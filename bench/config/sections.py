@@ -32,102 +32,103 @@ CACHE = "~/.cache/data-parallel-bench/data"
 
 @dataclass(frozen=True)
 class Model:
-    """The network and its first weights."""
+    """Model and initial weights."""
 
-    model: str | None = option(None, "torchvision classification model (cpu: resnet18, gpu: resnet50), timm:NAME, "
-        f"keras:NAME, gpt, or your own as {own.FORM}")
-    layers: int | None = option(None, "gpt: blocks (cpu: 2, gpu: 12)", minimum=1)
-    width: int | None = option(None, "gpt: numbers per token (cpu: 64, gpu: 768)", minimum=1)
-    heads: int | None = option(None, "gpt: heads of attention, a divisor of WIDTH (cpu: 2, gpu: 12)", minimum=1)
+    model: str | None = option(None, "of torchvision (cpu: resnet18, gpu: resnet50), timm:NAME, keras:NAME, gpt, or "
+        f"your own as {own.FORM}")
+    layers: int | None = option(None, "gpt: blocks (cpu: 2, gpu: 12)", minimum=1, advanced=True)
+    width: int | None = option(None, "gpt: numbers per token (cpu: 64, gpu: 768)", minimum=1, advanced=True)
+    heads: int | None = option(None, "gpt: heads of attention, a divisor of WIDTH (cpu: 2, gpu: 12)", minimum=1,
+        advanced=True)
     norm: str = option("batch", "'group': group norm of up to 8 groups, each image for itself; 'none': every batch "
-        "norm becomes a scale and a shift; 'sync': over the global batch", choices=NORMS)
+        "norm becomes a scale and a shift; 'sync': over the global batch", choices=NORMS, advanced=True)
     bn_momentum: float | None = option(None, "momentum of batch norm's running statistics: the newest batch's share "
-        "(0.1)", exclusive_minimum=0, maximum=1)
-    pretrained: str | None = option(None, "start from these weights: a file, one key of it as in a.pt#ema, or "
-        "'torchvision'", path=True)
-    freeze: str | None = option(None, "do not train parameters of these names, as in conv1*,layer1*")
-    train_only: str | None = option(None, "train no parameters but those of these names, as in fc*")
+        "(0.1)", exclusive_minimum=0, maximum=1, advanced=True)
+    pretrained: str | None = option(None, "initial weights: a file, one key of it as in a.pt#ema, or torchvision",
+        path=True)
+    freeze: str | None = option(None, "do not train parameters of these names, as in conv1*,layer1*", advanced=True)
+    train_only: str | None = option(None, "train no parameters but those of these names, as in fc*", advanced=True)
 
 
 @dataclass(frozen=True)
 class Data:
-    """The examples, and how they are read."""
+    """Data and its loader."""
 
     data: str | None = option(None, f"{', '.join(data_sets.choices())} (cpu: digits, gpu: synthetic)")
     val_labels: str | None = option(None, "labels file of a val without class folders, as ImageNet's (by name, in the "
-        "data's folder)", path=True)
+        "data's folder)", path=True, advanced=True)
     image_size: int | None = option(None, "pixels per side (by data; digits 16, photographs cpu 64, gpu 224)",
         minimum=8)
-    context: int | None = option(None, "bytes in a sequence, for DATA=stdlib (cpu: 64, gpu: 1024)", minimum=2)
+    context: int | None = option(None, "bytes in a sequence, for DATA=stdlib (cpu: 64, gpu: 1024)", minimum=2,
+        advanced=True)
     augment: bool | None = option(None, "random crops and flips in training (digits, synthetic: 0; others: 1)")
-    in_memory: bool | None = option(None, "decode every image once and hold it (by size)")
-    skip_bad: bool = option(False, "leave out images that cannot be read, and count them; without it they are an error")
+    in_memory: bool | None = option(None, "decode every image once and hold it (by size)", advanced=True)
+    skip_bad: bool = option(False, "leave out images that cannot be read, and count them; without it they are an error",
+        advanced=True)
     decode: str = option("cpu", "where JPEGs are decoded: by the loader's workers, or on the GPU by torchvision's "
-        "nvJPEG; auto: on the GPU where that works", choices=DECODES)
-    workers: int | None = option(None, "data loader workers in TOTAL, shared out over the processes (files: one per "
-        "process, gpu: one per core)", minimum=0)
-    storage_ms: float = option(0.0, "simulated wait for storage in the loader, ms per image", minimum=0)
+        "nvJPEG; auto: on the GPU where that works", choices=DECODES, advanced=True)
+    workers: int | None = option(None, "data loader workers in total, of all processes (files: one per process, gpu: "
+        "one per core)", minimum=0)
+    storage_ms: float = option(0.0, "simulated wait for storage in the loader, ms per image", minimum=0, advanced=True)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arithmetic of the training: batch, optimizer, schedule, precision, seed."""
+    """Training: batch, optimizer, schedule, precision, seed."""
 
-    per_device_batch: int | None = option(None, "images per device per forward pass (cpu: 32, gpu: by its memory, 256 "
-        "at most; with EPOCHS or PLAIN=1 64)", flag="batch", minimum=1)
-    accumulate: int = option(1, "forward and backward passes per step: the global batch is BATCH x devices x this",
+    per_device_batch: int | None = option(None,
+        "per-device batch size (cpu: 32, gpu: by its memory, at most 256)", flag="batch", minimum=1)
+    accumulate: int = option(1, "gradient accumulation: forward and backward passes per step",
         minimum=1)
-    epochs: int = option(0, "train this many epochs instead, and validate after each", minimum=0, trains=True)
+    epochs: int = option(0, "train this many epochs instead of STEPS, and validate after each", minimum=0, trains=True)
     lr: float = option(0.05, "learning rate", exclusive_minimum=0)
     momentum: float = option(0.9, "momentum of sgd", minimum=0)
-    nesterov: bool = option(False, "sgd with Nesterov's momentum")
+    nesterov: bool = option(False, "sgd with Nesterov's momentum", advanced=True)
     weight_decay: float = option(0.0, "weight decay", minimum=0)
-    optimizer: str = option("sgd", "the optimizer", choices=OPTIMIZERS)
+    optimizer: str = option("sgd", "optimizer", choices=OPTIMIZERS)
     fused: bool | None = option(None, "torch's fused optimizer: the whole step in few kernels (cpu: 0, gpu: 1)",
-        plain=False)
+        plain=False, advanced=True)
     schedule: str = option("constant", f"learning-rate schedule: {', '.join(SCHEDULES)}; step:30,60,80 drops after "
         "these epochs")
     schedule_epochs: float = option(30.0, "step: epochs between two drops; cyclic, sawtooth: epochs per cycle",
-        exclusive_minimum=0)
+        exclusive_minimum=0, advanced=True)
     schedule_factor: float = option(0.1, "step: factor of a drop; cyclic, sawtooth: lowest over highest learning rate",
-        exclusive_minimum=0)
+        exclusive_minimum=0, advanced=True)
     lr_batch: int | None = option(None, "the global batch that LR is meant for: LR is scaled linearly to the run's",
-        minimum=1)
+        minimum=1, advanced=True)
     lr_warmup_steps: int = option(0, "linear warm-up of the learning rate over this many steps", minimum=0)
-    lr_warmup_epochs: float = option(0.0, "the same in epochs", minimum=0, trains=True)
-    clip_norm: float | None = option(None, "clip the gradient's norm to this", exclusive_minimum=0)
+    lr_warmup_epochs: float = option(0.0, "the same in epochs", minimum=0, trains=True, advanced=True)
+    clip_norm: float | None = option(None, "clip the gradient's norm to this", exclusive_minimum=0, advanced=True)
     loss_guard: float | None = option(None, "all ranks skip a step whose loss is not finite, or above this many times "
-        "its running mean", exclusive_minimum=1)
+        "its running mean", exclusive_minimum=1, advanced=True)
     ema: float | None = option(None, "keep an exponential moving average of the weights, too: its decay per step, as "
-        "in 0.999", exclusive_minimum=0, trains=True)
+        "in 0.999", exclusive_minimum=0, trains=True, advanced=True)
     swa: int | None = option(None, "keep the mean of the weights after this epoch and each after it, too (SWA)",
-        minimum=1, trains=True)
-    precision: str | None = option(None, "arithmetic of the step; fp16 scales the loss (cpu: fp32; gpu: bf16 from "
-        "Ampere on, fp16 on Volta and Turing, fp32 on older ones)", choices=PRECISIONS, plain="fp32")
+        minimum=1, trains=True, advanced=True)
+    precision: str | None = option(None,
+        "precision of the step (cpu: fp32; gpu: bf16, or fp16 before Ampere)", choices=PRECISIONS, plain="fp32")
     plain: bool = option(False, "GPUs: what is not given is as in plain PyTorch: fp32 without TF32, N C H W, no search "
-        "by cuDNN, no fused optimizer, BATCH=64")
-    seed: int = option(0, "seed of weights, of data order and of augmentation", minimum=0)
+        "by cuDNN, no fused optimizer, BATCH=64", advanced=True)
+    seed: int = option(0, "seed of weights, data order and augmentation", minimum=0)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How the processes are started."""
+    """Start of the processes."""
 
-    launcher: str = option("auto", "how the processes are started (ddp: torchrun or spawn; horovod: horovodrun or "
-        "mpirun)", choices=("auto", *LAUNCHERS))
-    numa_binding: bool = option(False, "GPUs: torchrun binds each rank to the CPUs that are nearest to its GPU "
-        "(--numa-binding node)")
+    launcher: str = option("auto", "launcher", choices=("auto", *LAUNCHERS))
+    numa_binding: bool = option(False, "GPUs: torchrun binds each rank to the CPUs nearest to its GPU")
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How a device carries out a step: memory order, cuDNN, compiler."""
+    """Execution on a device: memory format, cuDNN, compiler."""
 
-    tuned: bool = option(False, "engine settings and batch that hide communication")
+    tuned: bool = option(False, "backend options and batch size that hide communication")
     channels_last: bool | None = option(None, "images and weights in memory as N H W C (cpu: 0; gpu: 1 but in fp32)",
-        plain=False)
+        plain=False, advanced=True)
     cudnn_benchmark: bool | None = option(None, "cuDNN tries its algorithms at the first steps and keeps the fastest "
-        "(cpu: 0, gpu: 1)", plain=False)
+        "(cpu: 0, gpu: 1)", plain=False, advanced=True)
     compile: bool = option(False, f"torch.compile the model: 1, or its mode: {', '.join(COMPILE_MODES)}")
     compile_mode: str | None = option(None, "the mode of torch.compile that COMPILE names", flag="compile",
         choices=COMPILE_MODES, within="compile")
@@ -135,24 +136,23 @@ class Execution:
 
 @dataclass(frozen=True)
 class Exchange:
-    """How the gradients are exchanged (ddp, zero1, horovod)."""
+    """Gradient exchange (ddp, zero1, horovod)."""
 
     overlap: bool = option(True, "0: every reduction after the whole backward pass")
-    compression: str = option("none", "gradient compression (powersgd: ddp alone)", choices=COMPRESSIONS)
+    compression: str = option("none", "gradient compression", choices=COMPRESSIONS)
     sync: bool = option(True, "0: no gradient is exchanged; the step without its communication, not training")
     init_sync: bool = option(True, "0: the replicas are not made equal at the start: a mistake to study")
 
 
 @dataclass(frozen=True)
 class Ddp:
-    """Buckets and buffers of DistributedDataParallel (ddp, zero1)."""
+    """DDP: buckets and buffers (ddp, zero1)."""
 
-    bucket_cap_mb: float | None = option(None, "ddp: bucket size in MiB (25)", exclusive_minimum=0)
-    gradient_as_bucket_view: bool = option(False, "ddp: gradients are views of their buckets")
-    static_graph: bool = option(False, "ddp: the graph is the same every step")
-    batched_grad_copy: bool = option(False, "ddp: gradients are copied into a bucket all at once, and not one by one "
-        "(torch 2.14 or newer)")
-    broadcast_buffers: bool = option(True, "ddp: rank 0's buffers are sent to all before each forward")
+    bucket_cap_mb: float | None = option(None, "bucket size, MiB (25)", exclusive_minimum=0)
+    gradient_as_bucket_view: bool = option(False, "gradients are views of their buckets")
+    static_graph: bool = option(False, "the graph is the same every step")
+    batched_grad_copy: bool = option(False, "gradients are copied into a bucket together (torch 2.14 or newer)")
+    broadcast_buffers: bool = option(True, "rank 0's buffers are broadcast before each forward pass")
 
 
 @dataclass(frozen=True)
@@ -190,83 +190,91 @@ class Local:
 
 @dataclass(frozen=True)
 class Injected:
-    """A mistake, a fault or an unfairness, on purpose."""
+    """Mistakes and faults, on purpose."""
 
-    step_barrier: bool = option(False, "an unfairness to study: a barrier and three reductions every step")
-    item_sync: bool = option(False, "an unfairness to study: loss.item() every step")
+    step_barrier: bool = option(False, "an unfairness to study: a barrier and three reductions every step",
+        advanced=True)
+    item_sync: bool = option(False, "an unfairness to study: loss.item() every step", advanced=True)
     mistake: str = option("none", "a known mistake, made on purpose (`bench mistake demo`)",
-        choices=("none", *mistakes.INJECTED))
-    fault: str | None = option(None, "fault injection: raise|kill|hang:RANK:STEP, as in kill:1:3")
+        choices=("none", *mistakes.INJECTED), advanced=True)
+    fault: str | None = option(None, "fault injection: raise|kill|hang:RANK:STEP, as in kill:1:3", advanced=True)
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured and recorded."""
+    """Measurement."""
 
     warmup_steps: int | None = option(None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0,
         maximum=MOST_STEPS)
     timed_steps: int | None = option(None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1,
         maximum=MOST_STEPS)
     val_batch: int | None = option(None, "images per device per forward pass of a validation (BATCH)", minimum=1,
-        trains=True)
-    profile: bool = option(False, "torch.profiler around one more step: its timeline goes into the record; of one "
-        "device also when each gradient is ready, for `bench predict step`")
-    memory: bool | None = option(None, "record every allocation of one more step: what each device's memory is filled "
-        "with at its peak (cpu: 0, gpu: 1; with EPOCHS 0)", plain=False)
-    watch: bool = option(False, "check the run for known mistakes, as `bench mistake check` does; slows untimed steps")
-    replicas: bool = option(False, "record the distance between the replicas after every step, and each one's accuracy")
-    snapshots: str | None = option(None, "save weights after these steps, as in 1,5,20 (what verify compares)")
+        trains=True, advanced=True)
+    profile: bool = option(False, "torch.profiler around one more step; its timeline goes into the record")
+    memory: bool | None = option(None, "record the allocations of one more step: what fills the memory at its peak "
+        "(cpu: 0, gpu: 1; with EPOCHS 0)", plain=False, advanced=True)
+    watch: bool = option(False, "check the run for known mistakes; slows untimed steps")
+    replicas: bool = option(False, "record the distance between the replicas after every step, and each one's accuracy",
+        advanced=True)
+    snapshots: str | None = option(None, "save weights after these steps, as in 1,5,20 (what verify compares)",
+        advanced=True)
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What this machine gives to the run, and for how long."""
+    """Resources, several machines, time limit."""
 
-    threads: int | None = option(None, "CPU threads in TOTAL (default: the usable cores)", minimum=1, maximum=4096)
-    timeout: float = option(900.0, "seconds without progress after which the run is ended", exclusive_minimum=0)
-    allow_slow: bool = option(False, "run a precision for which this CPU has no instructions (6 to 40 times slower)")
+    threads: int | None = option(None, "CPU threads in total (the usable cores)", minimum=1, maximum=4096)
+    timeout: float = option(900.0, "time limit without progress, s", exclusive_minimum=0)
+    allow_slow: bool = option(False, "run a precision for which this CPU has no instructions (6 to 40 times slower)",
+        advanced=True)
     gpu_ids: str | None = option(None, "the GPUs that GPUS names, as in 0,1 or 3, or UUIDs", flag="gpus",
         within="num_devices")
-    dist_url: str | None = option(None, "rendezvous: tcp://HOST:PORT, or file:///PATH (spawn only)")
-    hosts: str | None = option(None, "several machines, each with its number of devices: node1:4,node2:4; a file of "
-        "such lines; or slurm, inside of an allocation", variable="BENCH_HOSTS")
+    dist_url: str | None = option(None, "rendezvous: tcp://HOST:PORT, or file:///PATH (spawn only)", advanced=True)
+    hosts: str | None = option(None, "machines with their number of devices: node1:4,node2:4; a file of such lines; or "
+        "slurm", variable="BENCH_HOSTS")
     remote: str | None = option(None, f"what runs a command on one of HOSTS ({SSH}; slurm: srun)",
-        variable="BENCH_REMOTE")
+        variable="BENCH_REMOTE", advanced=True)
     iface: str | None = option(None, "network interface by which HOSTS talk (the one of the route to the first of "
-        "them)", variable="BENCH_IFACE")
+        "them)", variable="BENCH_IFACE", advanced=True)
     elastic: int = option(0, "go on when ranks or machines are lost, on this many devices at least, GPUS at most",
-        minimum=0, trains=True)
-    restarts: int = option(3, "with ELASTIC: how many interruptions a run survives", minimum=0, trains=True)
+        minimum=0, trains=True, advanced=True)
+    restarts: int = option(3, "with ELASTIC: how many interruptions a run survives", minimum=0, trains=True,
+        advanced=True)
 
 
 @dataclass(frozen=True)
 class Files:
-    """Where files are read from and written to."""
+    """Files."""
 
     out: str = option("results/runs", "folder for run folders", path=True)
-    data_dir: str = option(CACHE, "where data sets are looked for, downloaded and staged", path=True)
+    data_dir: str = option(CACHE, "where data sets are looked for, downloaded and staged", path=True, advanced=True)
     resume: str | None = option(None, "resume from a checkpoint: a file, a run's folder, or a folder of runs",
         path=True, trains=True)
-    trust: bool = option(False, "read a weights file that can execute code (pickle)")
+    trust: bool = option(False, "read a weights file that can execute code (pickle)", advanced=True)
 
 
 @dataclass(frozen=True)
 class Besides:
-    """What is done besides the steps, and changes none of them."""
+    """Progress, validation, checkpoints, trackers."""
 
     print_every: int | None = option(None, "a line of progress every so many steps (default: every 5 s and 10th of the "
-        "steps)", minimum=1)
+        "steps)", minimum=1, advanced=True)
     evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED", trains=True)
-    target: float | None = option(None, "measure the time to this top-1 accuracy, as in 0.98, or the metric of another "
-        "workload", exclusive_minimum=0, trains=True)
+    target: float | None = option(None,
+        "measure the time to this accuracy, as in 0.98, or value of the workload's metric", exclusive_minimum=0,
+        trains=True)
     peak_tflops: float | None = option(None, "what one device can compute at most, TFLOP/s, for the model FLOPs "
-        "utilisation of gpt (GPUs: by a table of makers' data)", exclusive_minimum=0)
-    baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)")
+        "utilisation of gpt (GPUs: by a table of makers' data)", exclusive_minimum=0, advanced=True)
+    baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)", advanced=True)
     checkpoint: bool | None = option(None, "write checkpoints after every epoch (with EPOCHS: 1)", trains=True)
-    checkpoint_steps: int | None = option(None, "and a checkpoint every this many steps", minimum=1, trains=True)
-    keep: str | None = option(None, "keep the epochs' own checkpoints, too: 'all', or the newest n", trains=True)
-    track: str = option("none", "log to a tracker, offline (rank 0)", choices=TRACKERS, trains=True)
-    copy_to: str | None = option(None, "URL to which the run's folder is copied at the end", path=True, trains=True)
+    checkpoint_steps: int | None = option(None, "and a checkpoint every this many steps", minimum=1, trains=True,
+        advanced=True)
+    keep: str | None = option(None, "keep the epochs' own checkpoints, too: 'all', or the newest n", trains=True,
+        advanced=True)
+    track: str = option("none", "log to a tracker, offline (rank 0)", choices=TRACKERS, trains=True, advanced=True)
+    copy_to: str | None = option(None, "URL to which the run's folder is copied at the end", path=True, trains=True,
+        advanced=True)
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,24 @@ def test_another_name_of_a_command_is_that_command(old, capsys):
     assert said.count("\n") == (old in RENAMED) and (f"`bench {RENAMED[old]}`" in said if old in RENAMED else not said)
 
 
+def flags_in(text: str) -> set[str]:
+    """The flags that a help lists."""
+    return set(re.findall(r"^  (--[a-z0-9-]+)", text, re.MULTILINE)) - {"--help"}
+
+
+@pytest.mark.parametrize("mode", ["", *MODES])
+def test_the_help_of_a_run_is_short_and_has_the_options_of_the_mode_that_is_given(mode):
+    text = EVERY["run"].parser().help_of([*(["--mode", mode] if mode else []), "--help"])
+    assert len(flags_in(text)) <= 45 and text.count("\n") <= 100
+    of_modes = {flag_of(FIELDS[name]) for info in MODES.values() for name in info.knobs}
+    mine = {flag_of(FIELDS[name]) for name in (MODES[mode].knobs if mode else ())}
+    assert flags_in(text) & of_modes == mine
+
+
+def test_the_whole_help_has_every_option():
+    assert flags_in(EVERY["run"].parser().help_of(["--help-all"])) == {flag_of(field) for field in FIELDS.values()}
+
+
 OF_BEFORE = [(name, flag) for name, command in EVERY.items() for flag in command.gone]
 
 
