@@ -124,7 +124,7 @@ class Mistake:
 
     def find(self, observed: dict) -> Finding | None:
         """The detector's finding; None if it finds nothing, or what it reads was not observed."""
-        found = self.detect(observed)
+        found = self.detect(observed) if self.observed(observed) else None
         if found is None:
             return None
         if isinstance(found, str):

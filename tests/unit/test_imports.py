@@ -19,6 +19,8 @@ FILES = sorted(BENCH.rglob("*.py"))
 # Who may ask which mode it is, and why. Elsewhere a mode's own file, or the table in bench/config/modes.py, answers.
 MAY_ASK = {
     "bench/__main__.py": "horovod is a package here, which a command needs",
+    "bench/course/ranks.py": "horovod is a launcher here",
+    "bench/course/start.py": "horovod is a library here",
     "bench/cli/actions/verify.py": "everything is compared with single",
     "bench/studies/breakdown/result.py": "dp is a lane of a timeline here",
     "bench/studies/programs.py": "a mode is not its own baseline",

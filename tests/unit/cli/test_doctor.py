@@ -63,7 +63,7 @@ def test_nothing_is_copied_where_torch_has_not_two_gpus(monkeypatch, gpus, torch
 
 
 LINKS = """
-import json; from bench.cli import doctor; from bench.measure.environment import collect_machine
+import json; from bench.cli.actions import doctor; from bench.measure.environment import collect_machine
 print(json.dumps(doctor.link_lines(collect_machine()["gpu_links"])))
 """
 
@@ -79,7 +79,7 @@ def test_how_gpus_are_attached_is_in_the_doctors_words(nvml_stub):
 
 
 PROBLEMS = """
-import json; from bench.cli import doctor; from bench.measure.nvml import visible_gpus
+import json; from bench.cli.actions import doctor; from bench.measure.nvml import visible_gpus
 found = doctor.find_problems(visible_gpus(), {"gpus": 0})
 print(json.dumps([sentence for sentence in found if "orovod" not in sentence]))
 """

@@ -7,7 +7,7 @@ from bench.errors import ExitCode
 from tests.runs import TINY, bench, flags
 
 pytestmark = pytest.mark.slow
-SMALL = ("memory", *flags(**TINY), "--data=digits", "--image-size=32")
+SMALL = ("predict", "memory", *flags(**TINY), "--data=digits", "--image-size=32")
 
 
 def said(capsys, *arguments) -> tuple[int, str, str]:
@@ -52,7 +52,7 @@ def test_each_mode_gets_the_share_of_its_own_processes(capsys):
 
 
 def test_without_data_it_is_of_images_of_224_pixels(capsys):
-    planned = ("memory", "--model=shufflenet_v2_x0_5", "--mode=single", "--device=cpu")
+    planned = ("predict", "memory", "--model=shufflenet_v2_x0_5", "--mode=single", "--device=cpu")
     assert cli.main([*planned, "--batch=1000000"]) == ExitCode.FOUND
     said = capsys.readouterr()
     assert "synthetic at 224 px" in said.out and "images of 224 px" in said.out
@@ -99,7 +99,7 @@ def step(model, inputs, targets):
 
 def test_a_model_of_several_inputs_that_returns_a_dict_is_predicted_in_every_mode(tmp_path, capsys):
     (path := tmp_path / "mine.py").write_text(OWN)
-    own = ("memory", f"--model={path}:build", f"--data={path}:datasets", "--device=cpu", "--gpus=2", "--batch=4")
+    own = ("predict", "memory", f"--model={path}:build", f"--data={path}:datasets", "--device=cpu", "--gpus=2", "--batch=4")
     assert cli.main([*own, "--modes=single,dp,ddp,horovod,zero1,fsdp,local"]) == 0
     out = capsys.readouterr().out
     batches = next(line for line in out.splitlines() if "largest BATCH" in line).split()[2:]

@@ -91,7 +91,7 @@ def test_on_the_reference_machines_the_advice_is_what_compare_finds():
     folders = [folder for place in manual.reference_folders() for folder in place.glob(f"{COMPARE.name}-*")]
     alone = [suite for suite in suites_of([record for folder in folders for record in find_records(folder)[0]])
              if "single" in suite.programs]  # fmt: skip
-    assert {suite.folder.parent.name for suite in alone} == {path.name for path in manual.reference_folders()}
+    assert {suite.folder.parent.name for suite in alone} == {folder.parent.name for folder in folders}
     for suite in alone:
         result, facts = study_of(suite).result(suite), facts_of([suite], [])
         advised = answers.choose(facts.ways, facts.looks).advised.label

@@ -238,8 +238,8 @@ def test_the_command_goes_on_until_there_are_verdicts(tmp_path, monkeypatch, cap
         ("compare --rounds=auto --max-minutes=soon", "MAX_MINUTES=soon: a number above 0"),
         ("compare --rounds=auto --max-minutes=-1", "MAX_MINUTES=-1: a number above 0"),
         ("compare --rounds=many", "ROUNDS=many: a whole number, at least 1"),
-        ("scaling --rounds=auto", "ROUNDS=auto is for compare and knobs, which judge pairs: give a number"),
-        ("accuracy --seeds=auto", "SEEDS=auto: a whole number"),
+        ("compare scaling --rounds=auto", "ROUNDS=auto is for compare and sweep, which judge pairs: give a number"),
+        ("compare accuracy --seeds=auto", "SEEDS=auto: a whole number"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(words, line, capsys):

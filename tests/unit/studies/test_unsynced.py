@@ -212,6 +212,6 @@ def test_the_page_answers_and_says_how_to_repeat_it(suite):
     assert said.index(f"ddp unsynced, {MAIN} vs ddp: different") < said.index("Was it fair?")
     assert "On ImageNet: make unsynced-init GPUS=8" in said and "faster" not in said
     command = UNSYNCED.repeat(suite)
-    words = dict(word.split("=") for word in command.split()[2:])
-    assert command.startswith("make unsynced-init ") and (words["GPUS"], words["SEEDS"]) == ("2", "4")
+    words = dict(word.split("=") for word in command.split()[3:])
+    assert command.startswith("make mistake unsynced-init ") and (words["GPUS"], words["SEEDS"]) == ("2", "4")
     assert words["WEIGHT_DECAY"] == "0.1" and not {"REPLICAS", "INIT_SYNC", "CHECKPOINT", "DATA"} & set(words)
