@@ -99,7 +99,15 @@ def step(model, inputs, targets):
 
 def test_a_model_of_several_inputs_that_returns_a_dict_is_predicted_in_every_mode(tmp_path, capsys):
     (path := tmp_path / "mine.py").write_text(OWN)
-    own = ("predict", "memory", f"--model={path}:build", f"--data={path}:datasets", "--device=cpu", "--gpus=2", "--batch=4")
+    own = (
+        "predict",
+        "memory",
+        f"--model={path}:build",
+        f"--data={path}:datasets",
+        "--device=cpu",
+        "--gpus=2",
+        "--batch=4",
+    )
     assert cli.main([*own, "--modes=single,dp,ddp,horovod,zero1,fsdp,local"]) == 0
     out = capsys.readouterr().out
     batches = next(line for line in out.splitlines() if "largest BATCH" in line).split()[2:]
