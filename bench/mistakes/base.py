@@ -123,8 +123,8 @@ class Mistake:
         return f"a mistake made on purpose (MISTAKE={self.name}): {self.title}"
 
     def find(self, observed: dict) -> Finding | None:
-        """The detector's finding; None if it finds nothing, or what it reads was not observed."""
-        found = self.detect(observed) if self.observed(observed) else None
+        """The detector's finding. The detector is asked of every record, and returns None where a part is absent."""
+        found = self.detect(observed)
         if found is None:
             return None
         if isinstance(found, str):

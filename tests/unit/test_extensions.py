@@ -68,8 +68,10 @@ MEASURE = Measure("examples never seen", of_observed("data", "never_seen"), "up"
 )
 def one_example(observed):
     """More than half of an epoch is one example."""
-    first = observed["data"]["epochs"][0]
-    return f"one example was drawn {first['most']} times" if 2 * first["most"] > first["draws"] else None
+    for first in observed.get("data", {}).get("epochs", [])[:1]:
+        if 2 * first["most"] > first["draws"]:
+            return f"one example was drawn {first['most']} times"
+    return None
 ''',
     "workload/rows.py": '''
 """Rows of numbers: a workload that has nothing of images."""
