@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bench.proof.gpu_check import answers
+from bench.proof.gpu_check import a2_single, answers
 from tests import records
 
 
@@ -152,6 +152,32 @@ def test_a_default_is_the_fastest_but_for_what_repeats_differ_by():
     assert answers.fastest(100.0, {"fp16": 101.9, "fused=0": 80.0}).ok and answers.fastest(100.0, {}).ok
     found = answers.fastest(100.0, {"fp16": 102.1, "fused=0": 80.0})
     assert not found.ok and found.figures["fp16 / default"] == pytest.approx(1.021)
+
+
+def test_another_precision_or_batch_is_reported_and_not_judged():
+    found = answers.fastest(100.0, {"fused=0": 80.0}, {"fp16": 124.0, "batch 512": 104.0})
+    assert found.ok and found.figures["fp16 / default"] == pytest.approx(1.24)
+    assert found.figures["batch 512 / default"] == pytest.approx(1.04)
+    assert not answers.fastest(100.0, {"fused=0": 103.0}, {"fp16": 124.0}).ok
+
+
+def test_the_check_of_the_default_judges_settings_of_its_own_precision_and_batch():
+    """On an H100 fp16 was 1.24 times and a batch of 512 1.04 times as fast as the default: neither is a failure."""
+
+    class Run:
+        def __init__(self, options):
+            speed = 1.24 if options.get("precision") else 1.04 if options.get("per_device_batch") else 1.0
+            self.median_throughput = 4000 * speed * self.of_fused.get(options.get("fused"), 1.0)
+
+    class OneGpu:
+        def run(self, **options):
+            return Run(options)
+
+    (check,) = [each for each in a2_single.PART.checks if each.name == "default"]
+    for fused, ok in ((0.9, True), (1.1, False)):
+        Run.of_fused = {False: fused}
+        found = check.run(OneGpu())
+        assert found.ok == ok and found.figures["fp16 / default"] == pytest.approx(1.24)
 
 
 def test_repeats_and_foreign_load():
