@@ -83,15 +83,18 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
 
 
 def single_runs_grid(records: list[Record]) -> Grid:
-    """Runs of no suite, which may be of different models on different data: these have columns of their own."""
+    """Runs of no suite, which may differ in model, data and options: these have columns of their own."""
     units, rows = {record.workload.units for record in records}, []
-    for record in records:
+    options = describe.options_cells(records)
+    for record, given in zip(records, options, strict=True):
         name, *cells = describe.row(record)
         if len(units) > 1 and record.ok:
             cells[RATE - 1] += f" {record.workload.units}"
-        rows.append([name, describe.model_of(record.config), describe.data_of(record.config), *cells])
+        given = [given] if any(options) else []
+        rows.append([name, *given, describe.model_of(record.config), describe.data_of(record.config), *cells])
     mode, *head = runs_head(f"{units.pop()}/s" if len(units) == 1 else "throughput\nper second")
-    head = [mode, ("model", False), ("data", False), *head]
+    given = [("options", False)] if any(options) else []
+    head = [mode, *given, ("model", False), ("data", False), *head]
     return Grid(head, rows, "One run each, no interval, no verdict", disturbed_rows(records))
 
 
@@ -115,7 +118,7 @@ def programs_grid(suite, caption: str) -> Grid:
         values, first = program.throughputs, program.first
         step_s = statistics.median(record.step_time["median"] for record in program.records)
         rows.append([
-            program.label, str(first.num_devices), f"{first.world_size} × {first.samples[0].threads}",
+            program.label, describe.devices_cell(first), f"{first.world_size} × {first.samples[0].threads}",
             str(first.global_batch), f"{statistics.geometric_mean(values):.1f}",
             f"{min(values):.1f} to {max(values):.1f}", f"{1e3 * step_s:.1f}",
             describe.memory_cell(first.peak_memory), str(len(program.records)),

@@ -5,6 +5,8 @@ import statistics
 from collections import Counter
 
 from bench import formulas
+from bench.config.modes import MODES
+from bench.config.options import PROGRAM, UNSET, WORK, names
 from bench.config.peak_flops import peak_of
 from bench.config.sections import AVERAGES, Data, Model
 from bench.measure import waiting
@@ -16,6 +18,10 @@ from bench.record.view import Record
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
 COMPUTE = ("python", "torch", "horovod", "numpy", "cuda", "cudnn", "nccl")  # what computes, and talks
 CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
+# Options that a table of runs shows in columns and names of their own, and those that change neither work nor speed.
+IN_COLUMNS = {"mode", "num_devices", "device", "share_gpu", "model", "layers", "width", "data", "image_size", "context",
+              "per_device_batch", "plain", "tuned", "mistake", "timed_steps", "warmup_steps", "memory", "val_batch",
+              "in_memory"}  # fmt: skip
 NO_MEMORY = re.compile("out of memory|OutOfMemoryError|ALLOC_FAILED|can't allocate memory")  # torch, NCCL, cuDNN
 UNEVEN = 1.1  # mean step over median step: 95 % of the committed records lie below
 
@@ -111,6 +117,50 @@ def memory_cell(devices: list[dict]) -> str:
     return f"{source} " + " ".join(f"{d[source]:.2f}" for d in devices)
 
 
+def devices_cell(record: Record) -> str:
+    """The number of devices; of ranks that share a GPU that they do, for they are not as many devices."""
+    count = record.num_devices if record.ok else record.config.num_devices
+    return f"{count} on one GPU" if record.config.share_gpu else str(count)
+
+
+def options_cells(records: list[Record]) -> list[str]:
+    """For each run, the options in which it differs from most of the runs that were given options as it was (PLAIN=1 or
+    not): ``fp16``, ``channels_last=0``. Precision is named in every row where it differs between any."""
+    tables = [shown_options(record) for record in records]
+    kinds = [(record.config.device, record.config.plain) for record in records]
+    usual = {
+        kind: {name: most_common([t[name] for t, k in zip(tables, kinds, strict=True) if k == kind], UNSET[name])
+               for name in tables[0]}
+        for kind in set(kinds)
+    }  # fmt: skip
+    precisions, cells = {table["precision"] for table in tables}, []
+    for table, kind in zip(tables, kinds, strict=True):
+        first = [table["precision"] or "unknown"] if len(precisions) > 1 else []
+        rest = [f"{name}={option_value(value)}" for name, value in table.items()
+                if name != "precision" and value != usual[kind][name]]  # fmt: skip
+        cells.append(" ".join(first + rest))
+    return cells
+
+
+def shown_options(record: Record) -> dict:
+    """The options of the work and of the program that no other column shows."""
+    config = record.config
+    found = {name: getattr(config, name) for name in names(*WORK, *PROGRAM) if name not in IN_COLUMNS}
+    if config.launcher in MODES[config.mode].launchers[:1]:
+        found["launcher"] = UNSET["launcher"]
+    return found
+
+
+def most_common(values: list, otherwise):
+    """The value of most; of several that are as frequent, ``otherwise`` if it is one of them."""
+    counts = Counter(values)
+    return max(counts, key=lambda value: (counts[value], value == otherwise))
+
+
+def option_value(value) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
 def device_label(record: Record, rank: int, device: dict) -> str:
     return f"process {rank}" if device["device"] == "cpu" else f"rank {rank}, {device['device']}"
 
@@ -141,20 +191,20 @@ def fuller(mode: str, first: dict[str, float], second: dict[str, float]) -> str:
 
 def row(record: Record) -> list[str]:
     """The cells of one run: mode, devices, processes × threads, global batch, throughput, step ms, steps, memory."""
-    config = record.config
+    config, devices = record.config, devices_cell(record)
     name = config.mode + (" tuned" if config.tuned else "") + (" plain" if config.plain else "")
     name += f" MISTAKE={config.mistake}" if config.mistake != "none" else ""
     name += f", {config.accumulate} passes" if record.mode.max_devices == 1 and config.accumulate > 1 else ""
     name += f", interrupted {len(rows)} ×" if (rows := record.interruptions) else ""
     if record.status == "failed":
-        return [name, str(config.num_devices), "", "", f"failed: {record.failure['kind']}", "", "", ""]
+        return [name, devices, "", "", f"failed: {record.failure['kind']}", "", "", ""]
     if record.status == "evaluated":
         score = f"{record.workload.metrics[0].label} {record.top1:.4f}"
-        return [f"{name}, only validated: {score}", str(config.num_devices), "", "", "", "", "", ""]
+        return [f"{name}, only validated: {score}", devices, "", "", "", "", "", ""]
     step = record.step_time
     return [
         f"{name}, {LABEL}" if disturbances_of(record) else name,
-        str(record.num_devices),
+        devices,
         f"{record.world_size} × {record.samples[0].threads}",
         str(record.global_batch),
         f"{record.throughput:.1f}",

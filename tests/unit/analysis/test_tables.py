@@ -226,3 +226,22 @@ def test_the_page_has_the_same_table_of_single_runs_and_of_a_suite():
     (suite,) = suites_of(some)
     assert "What memory is filled with at the peak" in page([suite], [], [])
     assert "What memory is filled with" not in page([], [run("ddp", 0.1)], [])
+
+
+def test_single_runs_name_the_options_in_which_they_differ():
+    """As seen on an H100: runs in bf16 and fp16, with another memory format, or of ranks that share a GPU, looked alike."""
+    usual = {"device": "cuda", "precision": "bf16", "plain": False, "channels_last": True}
+    runs = [
+        records.record("single", num_devices=1, **usual),
+        records.record("single", num_devices=1, **usual | {"precision": "fp16", "channels_last": False}),
+        records.record("ddp", **usual | {"share_gpu": True, "accumulate": 2}),
+        records.record("single", num_devices=1, **usual),
+        records.record("ddp", device="cuda", plain=True, precision="fp32", failed="killed", share_gpu=True),
+    ]
+    grid = tables.single_runs_grid(runs)
+    names = [name for name, _ in grid.head]
+    given = [row[names.index("options")] for row in grid.rows]
+    assert given == ["bf16", "fp16 channels_last=0", "bf16 accumulate=2", "bf16", "fp32"]
+    assert [row[names.index("devices")] for row in grid.rows] == ["1", "1", "2 on one GPU", "1", "2 on one GPU"]
+    assert {len(row) for row in grid.rows} == {len(names)}
+    assert all(name != "options" for name, _ in tables.single_runs_grid([runs[0], runs[3]]).head)
