@@ -1,4 +1,4 @@
-"""Figures to files: SVG and PNG, byte for byte the same for the same records. How they look is ``style``'s."""
+"""Figures to SVG files, byte for byte the same for the same records. How they look is ``style``'s."""
 
 import re
 from pathlib import Path
@@ -15,18 +15,17 @@ def svg_of(figure) -> str:
     return re.sub(r"\b(" + "|".join(clips) + r")\b", lambda m: f"clip{clips.index(m[1])}", text) if clips else text
 
 
-def save(figure, folder: Path, name: str) -> list[Path]:
-    """Write NAME.svg and NAME.png into a folder, each whole or not at all; returns their paths. Raises OSError."""
-    contents = {f"{name}.svg": svg_of(figure).encode(), f"{name}.png": rendered(figure, "png")}
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for file, content in contents.items():
-        with files.written_whole(Path(folder) / file) as temporary:
-            temporary.write_bytes(content)
-    return [Path(folder) / file for file in contents]
+def save(figure, folder: Path, name: str) -> Path:
+    """Write NAME.svg into a folder, whole or not at all; returns its path. Raises OSError."""
+    path, content = Path(folder) / f"{name}.svg", svg_of(figure).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.written_whole(path) as temporary:
+        temporary.write_bytes(content)
+    return path
 
 
 def save_all(figures: dict, folder: Path) -> list[Path]:
-    return [path for name, figure in figures.items() for path in save(figure, folder / "pictures", name)]
+    return [save(figure, folder / "pictures", name) for name, figure in figures.items()]
 
 
 def rendered(figure, kind: str) -> bytes:

@@ -10,6 +10,7 @@ from bench import formulas, mistakes
 from bench.config.options import RunConfig
 from bench.errors import BenchError
 from bench.mistakes import Finding
+from bench.record import packed
 from bench.record.disturbance import observed_of
 from bench.record.read import check_ranks, parsed
 from bench.record.schema import BadRecord, check_kind
@@ -141,7 +142,7 @@ def load(path: Path) -> ForeignRecord:
 
 def find(place: Path) -> tuple[list[ForeignRecord], list[str]]:
     records, refused, place = [], [], Path(place)
-    for path in [place] if place.name == NAME and place.is_file() else sorted(place.rglob(NAME)):
+    for path in [place] if place.name == NAME and packed.holds_file(place) else packed.find_files(place, NAME):
         try:
             records.append(load(path))
         except BenchError as error:

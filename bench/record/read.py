@@ -12,7 +12,7 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS, LABELS, UNSET, unchecked
 from bench.config.workloads import WORKLOADS, WorkloadInfo
 from bench.errors import UserError
-from bench.record import SCHEMA_VERSION
+from bench.record import SCHEMA_VERSION, packed
 from bench.record.observed import observed_of
 from bench.record.schema import BadRecord, check
 from bench.record.summary import summarise, summarise_accuracy
@@ -62,10 +62,11 @@ def parsed(path: Path):
 
 def text_of(path: Path) -> str:
     """A record's text with control characters replaced, because messages go to a terminal. Raises ValueError."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-        raise ValueError(f"not a regular file of at most {MOST_BYTES / 2**20:g} MiB")
-    text = path.read_text(encoding="utf-8")
+    if (text := packed.text_in_pack(path)) is None:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            raise ValueError(f"not a regular file of at most {MOST_BYTES / 2**20:g} MiB")
+        text = path.read_text(encoding="utf-8")
     return CONTROL.sub(r"\1\\ufffd", text) if "\\u00" in text else text
 
 
@@ -130,10 +131,10 @@ def find_records(folder: Path, needed: bool = True) -> tuple[list[Record], list[
     Raises UserError if the folder does not exist or, with needed, contains no record at all.
     """
     folder = Path(folder)
-    if not folder.is_dir():
+    if not packed.holds_records(folder):
         raise UserError(f"{folder} is not a folder: run `make bench` first, or name the folder of your records")
     records, refused = [], []
-    for path in sorted(folder.rglob("record.json")):
+    for path in packed.find_files(folder, "record.json"):
         try:
             records.append(load(path))
         except BadRecord as error:
@@ -149,8 +150,9 @@ def find_runs(folder: Path) -> list[Record]:
     found, refused = find_records(folder, needed=False)
     if refused:
         raise BadRecord(refused[0])
-    for path in sorted(Path(folder).rglob("*.json")):
-        if not path.with_name("record.json").exists() and is_of_a_run(path):
+    paths = packed.find_files(folder, "*.json")
+    for path in paths:
+        if path.with_name("record.json") not in paths and is_of_a_run(path):
             found.append(load(path))
     return sorted(found, key=lambda record: record.started_at)
 

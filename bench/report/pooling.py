@@ -17,6 +17,7 @@ from bench.analysis.tables import Grid
 from bench.config.options import PLAIN, PROGRAM, UNSET, WORK, names, to_dict
 from bench.errors import UserError
 from bench.measure.environment import cores_in_words
+from bench.record import packed
 from bench.record.disturbance import LABEL, disturbances_of, worst
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
@@ -34,7 +35,7 @@ NOT_SAID = ("model", "data", "image_size", "per_device_batch", "precision", "opt
 
 def records_at(path: Path, needed: bool = True) -> tuple[list[Record], list[str]]:
     """``find_records``, where ``path`` may also be one record's file."""
-    if not path.is_file():
+    if not packed.holds_file(path):
         return find_records(path, needed)
     try:
         return [load(path)], []

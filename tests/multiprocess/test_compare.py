@@ -62,7 +62,7 @@ def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path, suite,
     started = sorted(records, key=lambda record: record.started_at)
     first, second = ([record.program for record in started if record.label.round == n] for n in (0, 1))
     assert first == second[::-1] and started[len(first)].label.round == 1  # interleaved
-    assert {path.suffix for path in (folder / "pictures").iterdir()} == {".svg", ".png"}
+    assert {path.suffix for path in (folder / "pictures").iterdir()} == {".svg"}
     assert "<svg" in (folder / "report.html").read_text()
 
 
@@ -165,7 +165,7 @@ def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path, ranks, modes):
         assert len(starts) == 1
     assert all(record.epochs[-1]["images"] == 360 and record.accuracy["target"] == 0.98 for record in records)
     assert not list(folder.rglob("*.pt"))  # no checkpoints
-    assert {path.name for path in (folder / "pictures").iterdir()} == {"accuracy.svg", "accuracy.png"}
+    assert {path.name for path in (folder / "pictures").iterdir()} == {"accuracy.svg"}
     assert "Do all modes reach the same accuracy?" in (folder / "report.html").read_text()
 
 

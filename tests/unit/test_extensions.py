@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from bench.record import SCHEMA_VERSION
+from bench.record import SCHEMA_VERSION, packed
+from bench.record.read import text_of
 from tests.runs import PATIENT, ROOT, TINY, flags
 
 pytestmark = pytest.mark.slow
@@ -332,8 +333,8 @@ def test_a_command_and_a_study_are_in_every_help(copy):
 
 def test_the_copy_reads_the_records_of_the_project(copy):
     """Of older versions: a record of this version names every option, so with a new one the version rises."""
-    paths = list((ROOT / "results" / "reference").rglob("record.json"))
-    older = [path for path in paths if json.loads(path.read_text())["schema_version"] < SCHEMA_VERSION]
+    paths = packed.find_files(ROOT / "results" / "reference", "record.json")
+    older = [path for path in paths if json.loads(text_of(path))["schema_version"] < SCHEMA_VERSION]
     code = "from bench.record.read import find_records; print(*map(len, find_records({!r})))"
     read, refused = map(int, copy.python(code.format(str(ROOT / "results" / "reference"))).split())
     assert 0 < read == len(older) and read + refused == len(paths)

@@ -10,6 +10,7 @@ from bench.foreign import result as foreign_result
 from bench.foreign import scaling
 from bench.foreign.record import ForeignRecord
 from bench.foreign.record import find as find_foreign
+from bench.record import packed
 from bench.record.describe import machine_line
 from bench.record.view import Record
 from bench.report.difference import Result, changes, compare_foreign, compare_sets, grid, read_side, time_note
@@ -25,7 +26,7 @@ def run(args) -> int:
     places = {"A": needed("A", args.a), "B": needed("B", args.b)}
     foreign, refused = zip(*(find_foreign(Path(place)) for place in places.values()), strict=True)
     for (name, place), found, other in zip(places.items(), foreign, foreign[::-1], strict=True):
-        if found and not other and not any(Path(place).rglob("record.json")):
+        if found and not other and not packed.find_files(place, "record.json"):
             raise UserError(f"{name} holds foreign scripts alone, and those are compared with foreign scripts alone")
     (a, said_a), (b, said_b) = (read_side(place, name, not all(foreign)) for name, place in places.items())
     said = [*said_a, *said_b, *(f"refused: {sentence}" for side in refused for sentence in side)]

@@ -40,5 +40,5 @@ def run(args) -> int:
 
 
 def save(figures: dict, folder: Path) -> None:
-    for path in drawing.save_all(figures, folder)[::2]:
+    for path in drawing.save_all(figures, folder):
         print(printable(str(path)))

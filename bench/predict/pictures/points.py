@@ -18,6 +18,7 @@ from bench.predict.step import result
 from bench.predict.step.engines import CYCLE_MS
 from bench.predict.step.link import Link
 from bench.predict.step.profile import SAME_STEP, Profile
+from bench.record import packed
 from bench.record.describe import of_environment, used_gpus
 from bench.record.disturbance import disturbances_of
 from bench.record.read import find_runs
@@ -69,7 +70,7 @@ def find(folders: list[str], asked: Asked) -> Points:
     for folder in folders:
         place = Path(folder).expanduser()
         runs = [record for record in find_runs(place) if record.ok and record.num_devices > 1]
-        for record in [*runs, *map(emulations.load, sorted(place.rglob(emulations.NAME)))]:
+        for record in [*runs, *map(emulations.load, packed.find_files(place, emulations.NAME))]:
             if record.config.mode not in asked.configs:
                 continue
             if why := why_not(record, asked):

@@ -7,6 +7,7 @@ from pathlib import Path
 from bench import formulas
 from bench.errors import UserError
 from bench.launch.cluster.plan import UNITS_OF_TIME, limit_of, quantity, rate_words
+from bench.record import packed
 from bench.tasks.network import record as network_record
 from bench.tasks.network.result import series_of
 
@@ -89,9 +90,10 @@ def measured(place: str, carrier: str) -> Link:
     Not from Horovod's records, whose times contain its cycle.
     """
     path = Path(place).expanduser()
-    if not path.exists():
+    one = packed.holds_file(path)
+    if not one and not packed.holds_records(path):
         raise UserError(f"NETWORK={place} is not there: name what `make network` has left")
-    records = [network_record.load(path)] if path.is_file() else network_record.find(path)[0]
+    records = [network_record.load(path)] if one else network_record.find(path)[0]
     found = of_records(records, carrier)
     if not found:
         raise UserError(f"NETWORK={place} has no all-reduce by {carrier} with three sizes or more: measure one with "

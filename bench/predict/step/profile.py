@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.config.options import names
 from bench.config.sections import Model
 from bench.errors import UserError
-from bench.record import describe
+from bench.record import describe, packed
 from bench.record.read import load
 from bench.record.view import Record
 
@@ -85,8 +85,8 @@ class Profile:
 def record_at(path: str) -> Record:
     """The record in a file or folder. Raises UserError."""
     place = Path(path).expanduser()
-    place = place / "record.json" if place.is_dir() else place
-    if not place.is_file():
+    place = place if packed.holds_file(place) else place / "record.json"
+    if not packed.holds_file(place):
         raise UserError(f"{path} is no record: name a record.json, or the folder of a run")
     return load(place)
 

@@ -12,6 +12,7 @@ from bench.analysis import style
 from bench.config.modes import MODES, Look, ModeInfo
 from bench.config.options import RunConfig
 from bench.errors import BenchError
+from bench.record import packed
 from bench.record.read import parsed
 from bench.record.schema import BadRecord, check_kind
 from bench.record.summary import disturbance
@@ -172,7 +173,7 @@ def check_times(run, where) -> None:
 def find(folder: Path) -> tuple[list[NetworkRecord], list[str]]:
     """All records below a folder, oldest first, and the error of each file that is not valid."""
     records, refused = [], []
-    for path in sorted(Path(folder).rglob(NAME)):
+    for path in packed.find_files(folder, NAME):
         try:
             records.append(load(path))
         except BenchError as error:

@@ -435,7 +435,7 @@ def test_plots_of_a_suite_are_every_picture_twice(suites, no_torch):
 def test_plots_of_single_runs_is_one_picture(records, no_torch):
     result = bench("report", records, "--format=plots", env=no_torch)
     assert result.code == 0, result.stderr
-    assert sorted(path.name for path in records.rglob("pictures/*")) == ["runs.png", "runs.svg"]
+    assert sorted(path.name for path in records.rglob("pictures/*")) == ["runs.svg"]
     assert result.stdout.splitlines() == [f"{records / 'pictures' / 'runs.svg'}"]
     nothing = bench("plots", records / "failed", env=no_torch)
     assert "no run below" in nothing.stderr.splitlines()[-1] and nothing.code == 2

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from bench import __main__ as cli
 from bench.config.options import unchecked
 from bench.config.workloads import workload_of
+from bench.record import packed, read
 from bench.record.read import load, migrate
 from bench.record.schema import BadRecord
 from bench.record.summary import summarise, summarise_accuracy
@@ -34,12 +35,11 @@ MOST_CPU_S = 30  # of one command, on records of a few MiB
 def suites() -> dict[str, list[dict]]:
     """Records by suite: the first two rounds of all committed ones, and made-up ones of GPUs."""
     found = {}
-    for folder in sorted(REFERENCE.iterdir()):
-        for path in sorted(folder.rglob("record.json")):
-            data = migrate(json.loads(path.read_text()), path)
-            config = data["config"]
-            if (config["round"] or 0) < 2 or config["profile"]:
-                found.setdefault(folder.name, []).append(data)
+    for path in packed.find_files(REFERENCE, "record.json"):
+        data = migrate(json.loads(read.text_of(path)), path)
+        config = data["config"]
+        if (config["round"] or 0) < 2 or config["profile"]:
+            found.setdefault(path.relative_to(REFERENCE).parts[0], []).append(data)
     gpus = {"device": "cuda", "rounds": 2}
     for study, programs in {"compare": made_up.compare_programs(), "weak": made_up.scaling_programs("weak")}.items():
         found[f"{study} on GPUs"] = [each.data for each in made_up.suite_records(study, programs, **gpus)]

@@ -16,9 +16,9 @@ from bench.config.options import FIELDS, UNSET, RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.config.workloads import WORKLOADS
 from bench.files import PROJECT
-from bench.record import SCHEMA_VERSION
+from bench.record import SCHEMA_VERSION, packed
 from bench.record import write as writer
-from bench.record.read import find_runs, load
+from bench.record.read import find_runs, load, text_of
 from bench.record.schema import BadRecord
 from bench.record.view import Record
 from tests import records
@@ -199,17 +199,17 @@ def test_old_records_of_failed_runs_and_of_trainings_are_migrated(tmp_path, vers
     assert record.top1 == 0.75 and record.accuracy == trained.accuracy and len(record.epochs) == 2
 
 
-COMMITTED = sorted((ROOT / "results" / "reference").rglob("record.json"))
+COMMITTED = packed.find_files(ROOT / "results" / "reference", "record.json")
 
 
 def test_the_committed_records_are_of_every_older_version():
     """So what is proved above of made-up records holds for files that older programs really wrote."""
-    assert {json.loads(path.read_text())["schema_version"] for path in COMMITTED} >= {1, 2, 3, 4}
+    assert {json.loads(text_of(path))["schema_version"] for path in COMMITTED} >= {1, 2, 3, 4}
 
 
 def test_every_committed_record_is_read_through_the_view():
     for path in COMMITTED:
-        record, raw = load(path), json.loads(path.read_text())
+        record, raw = load(path), json.loads(text_of(path))
         assert record["schema_version"] == SCHEMA_VERSION, path
         assert record.workload.units == ("tokens" if record.config.model == "gpt" else "images"), path
         assert record["samples"] == raw["samples"]

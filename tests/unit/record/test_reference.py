@@ -40,7 +40,7 @@ def the_one(suites, study: str, about: str = ""):
 def test_pictures_lie_beside_every_suite(suites):
     for suite in suites.values():
         pictures = suite.folder / "pictures"
-        assert {path.suffix for path in pictures.iterdir()} == {".svg", ".png"}, suite.id
+        assert {path.suffix for path in pictures.iterdir()} == {".svg"}, suite.id
 
 
 def test_every_suite_belongs_to_a_study_that_can_compare_it(suites):

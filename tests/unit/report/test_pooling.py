@@ -191,7 +191,7 @@ def test_the_command_leaves_the_records_alone(tmp_path, capsys, many):
     last = out.splitlines()[-1]
     made = tmp_path / "out" / last.rpartition("/")[2]
     assert last == f"pool: {made}" and len(list((tmp_path / "out").iterdir())) == 2
-    assert sorted(path.name for path in made.iterdir()) == ["pool.csv", "pool.png", "pool.svg"]
+    assert sorted(path.name for path in made.iterdir()) == ["pool.csv", "pool.svg"]
     assert len(pd.read_csv(made / "pool.csv")) == len(many)
     assert "CPU: resnet18" in out and "GPU: resnet50" in out and "n = 30" in out
 

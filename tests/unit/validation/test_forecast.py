@@ -136,7 +136,7 @@ def test_what_is_in_the_file_is_not_emulated_again(tmp_path, emulator, capsys):
     after = json.loads((folder / result.NAME).read_text())
     assert [row["name"] for row in after["rows"][:2]] == [row["name"] for row in before["rows"]]
     assert command.main([str(folder), "--only-judge"]) == 0 and len(set(asked)) == 3
-    assert {path.suffix for path in (folder / "pictures").iterdir()} == {".svg", ".png"}
+    assert {path.suffix for path in (folder / "pictures").iterdir()} == {".svg"}
 
 
 def test_a_setting_whose_steps_scatter_is_emulated_once_more_and_the_steadier_counts(tmp_path, emulator):

@@ -89,7 +89,7 @@ def test_the_command_prints_every_row_and_leaves_its_picture(folder, capsys):
     assert main([str(folder), "--published"]) == 0
     said = capsys.readouterr().out
     assert "made-up" in said and "1 published row of 1 table:" in said
-    assert sorted(path.name for path in (folder / "pictures").iterdir()) == ["published.png", "published.svg"]
+    assert sorted(path.name for path in (folder / "pictures").iterdir()) == ["published.svg"]
 
 
 def test_a_folder_without_tables_is_refused_in_one_line(tmp_path, capsys):

@@ -55,13 +55,13 @@ def test_the_readme_quotes_the_newest_suite_that_was_not_disturbed(folder):
     with pytest.raises(UserError, match="no compare suite that was not disturbed: run `make compare` on an idle"):
         reference_page.claim(folder.path, "compare", "ratios")
     folder("a", suite_records(1, 0.01))
-    assert "/a/pictures/ratios.png" in reference_page.claim(folder.path, "compare", "ratios")
+    assert "/a/pictures/ratios.svg" in reference_page.claim(folder.path, "compare", "ratios")
 
 
 def test_the_manual_quotes_a_suite_with_a_mode_and_says_that_it_was_disturbed(folder):
     folder("a", suite_records(1, 0.5))
     text = reference_page.finding(folder.path, "compare", "ddp", "ratios")
-    assert "/a/pictures/ratios.png" in text and "15 of 15 runs were disturbed" in text
+    assert "/a/pictures/ratios.svg" in text and "15 of 15 runs were disturbed" in text
     with pytest.raises(UserError, match="no compare suite with local"):
         reference_page.finding(folder.path, "compare", "local", "ratios")
 
@@ -81,7 +81,7 @@ def test_a_suite_over_a_network_is_labelled_and_quoted_by_nobody(folder, monkeyp
         "- ddp compression=fp16 is " in text and "faster than ddp" in text and "MODES=ddp,ddp:COMPRESSION=fp16" in text
     )
     assert '`make cluster NODES=2 LINK=100mbit CMD="make compare GPUS=2 ROUNDS=3 ' in text
-    assert "/a/pictures/ratios.png" in reference_page.claim(folder.path, "compare", "ratios")
+    assert "/a/pictures/ratios.svg" in reference_page.claim(folder.path, "compare", "ratios")
     suites = suites_of(suite_records(1, None) + made)
     assert suites[1].n == 3 and study_of(suites[1]).result(suites[1]).certificate.fair
     monkeypatch.setattr(Study, "figures", lambda self, result: {})

@@ -14,7 +14,7 @@ def figures(folder: Path) -> str:
     """Both sets' figures, the engines' table, the picture, what was left out, and real runs where there are some."""
     data = result.read(folder)
     place = os.path.relpath(folder, PROJECT / "tutorials" / "manual")
-    picture = f"![A step, predicted against emulated]({place}/pictures/{folder.name}.png)"
+    picture = f"![A step, predicted against emulated]({place}/pictures/{folder.name}.svg)"
     every = f"[Every setting, and the profiles]({place}/).\n"
     runs = [markdown.grid(measured.grid(data[measured.NAME]))] if measured.NAME in data else []
     head = standing(result.answer(data), data)

@@ -25,5 +25,5 @@ def text(folder: Path) -> str:
     typed = words(folder.relative_to(PROJECT))
     command = " \\\n    ".join(["make predict step", *(f"{name}={value}" for name, value in typed.items())])
     place = os.path.relpath(folder, PROJECT / "tutorials" / "manual")
-    shown = [f"![{what}]({place}/pictures/forecast-{name}.png)" for name, what in PICTURES.items()]
+    shown = [f"![{what}]({place}/pictures/forecast-{name}.svg)" for name, what in PICTURES.items()]
     return "\n\n".join([f"```\n{command}\n```", *shown]) + "\n"

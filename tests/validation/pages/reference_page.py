@@ -92,7 +92,7 @@ def networks(folder: Path) -> Iterator[str]:
 
 
 def pictures(folder: Path) -> list[Path]:
-    return sorted((folder / "pictures").glob("*.png"))
+    return sorted((folder / "pictures").glob("*.svg"))
 
 
 def overhead(folder: Path) -> Iterator[str]:
@@ -133,7 +133,7 @@ def claim(folder: Path, study: str, picture: str) -> str:
     rows = [[f"`{label}`", *numbers[label], text] for label, text in said.items()]
     head = [("mode", False), (f"{suite.units}/s", True), (f"peak memory ({source}), GiB per device", True),
             ("result", False)]  # fmt: skip
-    path = os.path.relpath(suite.folder / "pictures" / f"{picture}.png", PROJECT)
+    path = os.path.relpath(suite.folder / "pictures" / f"{picture}.svg", PROJECT)
     image = f"![{found.heading}: {picture}]({path})"
     conditions = f"{'; '.join(standing(suite))}. `{found.repeat(suite)}`"
     fold = f"<details><summary>Machine, versions and command</summary>\n\n{conditions}\n\n</details>"
@@ -154,7 +154,7 @@ def finding(folder: Path, study: str, mode: str, picture: str) -> str:
     lines += [] if quiet else [f"- {said} Their seconds count nowhere; what was learnt does not depend on them."]
     place = os.path.relpath(suite.folder, PROJECT / "tutorials" / "manual")
     lines += ["", f"{'; '.join(standing(suite))}. [Records]({place}/). `{found.repeat(suite)}`", ""]
-    return "\n".join([*lines, f"![{found.heading}: {picture}]({place}/pictures/{picture}.png)"]) + "\n"
+    return "\n".join([*lines, f"![{found.heading}: {picture}]({place}/pictures/{picture}.svg)"]) + "\n"
 
 
 def is_claim(suite: Suite, study: str) -> bool:

@@ -1,0 +1,174 @@
+"""Records of many runs in one file: read as their own files would be, refused by line, and written by the packer."""
+
+import csv
+import gzip
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench import __main__ as cli
+from bench.analysis.suite import suites_of
+from bench.record import packed
+from bench.record.read import find_records, find_runs, load
+from bench.record.schema import BadRecord
+from bench.report.pooling import records_at
+from bench.tasks.network import record as network
+from tests import networks
+from tests.runs import ROOT
+from tests.validation import pack
+
+OLD = Path(__file__).with_name("old_records")  # a folder for each run, as older versions wrote them
+SUITE, RUN = "compare-20261121-075527-754d", "20261121-075540-ddp-2xresnet18-0064"
+FAILED = "lab-20261121-155655-1ee1/20261121-155705-ddp-2xresnet18-3917"
+
+
+@pytest.fixture
+def both(tmp_path) -> tuple[Path, Path]:
+    """The same records in folders, and packed."""
+    for name in ("folders", "packs"):
+        shutil.copytree(OLD, tmp_path / name)
+    (tmp_path / "packs" / FAILED / "rank1.log").write_text("".join(f"line {n}\n" for n in range(100)))
+    (tmp_path / "packs" / SUITE / RUN / "rank0.log").write_text("all is well\n")
+    assert pack.main([str(tmp_path / "packs")]) == 0
+    return tmp_path / "folders", tmp_path / "packs"
+
+
+def test_both_forms_give_the_same_records(both):
+    folders, packs = both
+    (plain, _), (read, refused) = map(find_records, both)
+    assert len(plain) == 10 and not refused
+    assert [record.data for record in read] == [record.data for record in plain]
+    assert [Path(r.folder).relative_to(packs) for r in read] == [Path(r.folder).relative_to(folders) for r in plain]
+    assert [r.run_id for r in find_runs(packs)] == [r.run_id for r in plain]
+    assert suites_of(read)[0].folder == packs / suites_of(plain)[0].folder.name  # where its pictures are
+
+
+def test_what_is_left_are_packs_and_tables(both):
+    _, packs = both
+    files = {path.relative_to(packs).as_posix() for path in packs.rglob("*") if path.is_file()}
+    suites = {path.parent.parent.relative_to(OLD).as_posix() for path in OLD.glob("*-*-*-*/*/record.json")}
+    suites = {name for name in suites if "baselines" not in name and not (OLD / name / "record.json").exists()}
+    assert files == {f"{name}/records.{end}" for name in suites for end in ("jsonl.gz", "csv")} | {
+        "runs.jsonl.gz", "runs.csv"}  # fmt: skip
+    rows = {row["run_id"]: row for row in csv.DictReader((packs / SUITE / "records.csv").read_text().splitlines())}
+    record = load(OLD / SUITE / RUN / "record.json")
+    assert float(rows[RUN]["throughput"]) == pytest.approx(record.throughput, rel=1e-4)
+    assert (rows[RUN]["mode"], rows[RUN]["num_devices"], rows[RUN]["unit"]) == ("ddp", "2", "images/s")
+
+
+def test_only_a_failed_run_keeps_the_end_of_its_logs(both):
+    _, packs = both
+    lines = [
+        json.loads(line) for path in packs.rglob("*.gz") for line in gzip.decompress(path.read_bytes()).splitlines()
+    ]
+    tails = {line["file"]: line["log_tail"] for line in lines if "log_tail" in line}
+    assert list(tails) == [f"{FAILED.partition('/')[2]}/record.json"]
+    (tail,) = tails.values()
+    assert tail.startswith("==> rank1.log <==\nline 60\n") and tail.endswith("line 99")
+
+
+def test_a_second_packing_adds_to_the_first_and_the_bytes_are_the_same(both, tmp_path):
+    _, packs = both
+    first = {path: path.read_bytes() for path in packs.rglob("*") if path.is_file()}
+    shutil.rmtree(packs)
+    shutil.copytree(OLD, packs)
+    run = packs / SUITE / RUN
+    run.rename(tmp_path / "later")
+    pack.main([str(packs)])
+    assert len(find_records(packs)[0]) == 9
+    (tmp_path / "later").rename(run)
+    assert len(find_records(packs)[0]) == 10  # both forms in one folder
+    pack.main([str(packs)])
+    changed = [path for path, content in first.items() if path.read_bytes() != content]
+    assert changed == [next(packs.glob("lab-*")) / "records.jsonl.gz"]  # whose failed run had a log before
+
+
+def test_one_record_is_named_by_its_path_in_a_pack(both, monkeypatch, capsys):
+    folders, packs = both
+    wanted = load(folders / SUITE / RUN / "record.json")
+    for place in (packs / SUITE / RUN / "record.json", packs / SUITE / RUN):
+        assert [record.data for record in records_at(place)[0]] == [wanted.data]
+    assert len(records_at(packs / SUITE / "records.jsonl.gz")[0]) == 2
+    monkeypatch.chdir(packs / SUITE)
+    assert load(Path(RUN) / "record.json").data == wanted.data
+    with pytest.raises(BadRecord, match="holds 2 records"):
+        load(packs / SUITE / "records.jsonl.gz")
+    assert cli.main(["report", str(packs), "--format=csv"]) == 0
+    assert cli.main(["diff", str(packs / SUITE / RUN), str(folders / SUITE / RUN)]) == 0
+    assert f"{wanted.throughput:.1f}" in capsys.readouterr().out
+
+
+def test_a_profile_that_a_page_names_stays_a_file(tmp_path):
+    run = OLD / SUITE / RUN / "record.json"
+    (place := tmp_path / "check" / "measured").mkdir(parents=True)
+    shutil.copy(run, tmp_path / "check" / "profile-x.json")
+    shutil.copy(run, place / f"{RUN}.json")
+    pack.main([str(tmp_path)])
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"profile-x.json", "records.jsonl.gz", "records.csv"}
+    assert [record.run_id for record in find_runs(place)] == [RUN]  # the folder is in the pack
+    assert find_records(tmp_path, needed=False)[0] == []
+
+
+def test_networks_and_emulations_are_packed_and_found(tmp_path):
+    (tmp_path / "network-1" / "run").mkdir(parents=True)
+    (tmp_path / "network-1" / "run" / network.NAME).write_text(json.dumps(networks.data()))
+    before = network.find(tmp_path)[0]
+    pack.main([str(tmp_path)])
+    found, refused = network.find(tmp_path)
+    assert [each.data for each in found] == [each.data for each in before] and len(found) == 1 and not refused
+    assert network.place_of(found) == tmp_path / "network-1"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-30],
+        lambda data: data[:20] + bytes([data[20] ^ 255]) + data[21:],
+        lambda data: b"not gzip",
+        lambda data: gzip.compress(b'{"run_id": "1"}\n'),
+        lambda data: gzip.compress(gzip.decompress(data).replace(b'"file": "', b'"file": "../')),
+        lambda data: gzip.compress(gzip.decompress(data).replace(b'"file": "', b'"file": "/')),
+        lambda data: gzip.compress(b"\xff\xfe\n"),
+    ],
+)
+def test_a_damaged_pack_is_refused_by_name_and_the_others_are_read(both, damage):
+    _, packs = both
+    path = packs / SUITE / "records.jsonl.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    found, refused = find_records(packs)
+    assert len(found) == 8 and len(refused) == 1 and str(path) in refused[0] and "\n" not in refused[0]
+
+
+def test_a_damaged_record_in_a_pack_is_refused_alone(both):
+    _, packs = both
+    path = packs / SUITE / "records.jsonl.gz"
+    first, *others = gzip.decompress(path.read_bytes()).decode().splitlines()
+    edited = re.sub(r'"throughput_images_per_s": [\d.]+', '"throughput_images_per_s": 1e9', first)
+    path.write_bytes(gzip.compress("\n".join([edited, *others]).encode()))
+    found, refused = find_records(packs)
+    assert len(found) == 9 and len(refused) == 1 and "/record.json: edited" in refused[0]
+
+
+def test_a_file_of_its_own_comes_before_a_packed_one(both):
+    folders, packs = both
+    run = packs / SUITE / RUN
+    shutil.copytree(folders / SUITE / RUN, run)
+    (run / "record.json").write_text("{")
+    found, refused = find_records(packs)
+    assert len(found) == 9 and len(refused) == 1
+
+
+def test_the_committed_results_are_few_files():
+    """Records of GPUs are extra."""
+    results = ROOT / "results"
+    files = [path for path in results.rglob("*") if path.is_file() and path.relative_to(results).parts[0] != "runs"
+             and not re.match(r"reference/\d+x-", path.relative_to(results).as_posix())]  # fmt: skip
+    assert len(files) <= 200 and sum(path.stat().st_size for path in files) <= 12 * 2**20
+    assert not [path for path in files if path.suffix in (".log", ".png")]
+    for path in packed.find_files(results / "reference", "record.json"):
+        if not path.exists():
+            table = next(pack.with_name(f"{pack.name.partition('.')[0]}.csv") for pack in packed.packs_above(path))
+            assert path.parent.name in table.read_text(), path
