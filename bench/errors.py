@@ -9,7 +9,7 @@ class ExitCode(enum.IntEnum):
     DONE = 0, "done"
     FAILED = 1, "a run, a check or a part of this machine failed, or there is nothing to show"
     REFUSED = 2, "the request cannot be met, or a file cannot be read"
-    FOUND = 3, "what was looked for is there: a mistake, a regression, a batch that does not fit"
+    FOUND = 3, "a mistake or a regression was found, or the batch does not fit"
     INTERRUPTED = 130, "interrupted (Ctrl-C)"
 
     def __new__(cls, value: int, meaning: str):

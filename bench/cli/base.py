@@ -87,9 +87,10 @@ class Command:
         return self.target or self.name
 
     def parser(self) -> "Parser":
-        more = [f"bench {part.name}: {part.help}" for part in self.parts.values()]
+        more = [f"bench {part.name:{max(len(each.name) for each in self.parts.values())}}  {part.help}"
+                for part in self.parts.values()]  # fmt: skip
         parser = Parser(
-            prog=f"bench {self.name}", description=self.help, epilog=" · ".join(filter(None, [self.note, *more])),
+            prog=f"bench {self.name}", description=self.help, epilog="\n".join(filter(None, [self.note, *more])),
             usage=" ".join([f"bench {self.name}", *(f"[{each['metavar']}]" for each in self.positional.values()),
                             "[--option=value ...]", *(["-- COMMAND ..."] if self.rest else [])]),
         )  # fmt: skip

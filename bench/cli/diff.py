@@ -2,7 +2,7 @@ from bench.cli.base import Command, action
 from bench.config.flags import SWITCH, number
 
 COMMAND = Command(
-    "diff", "results", "two sets of records compared: two machines, two versions, before and after",
+    "diff", "results", "compare two folders of records: two machines, two versions of torch, before and after",
     "A=folder B=folder [BOUND=5 STRICT=1]", run=action("diff"), positional={
         "a": {"metavar": "A", "help": "folder of the first set, or one record.json"},
         "b": {"metavar": "B", "help": "folder of the second set: each ratio is B over A"},

@@ -24,9 +24,11 @@ def run(args) -> int:
         print("VENV=none uses this Python and replaces nothing in it; PYTHON=python3.12 makes .venv with another.")
         print("TORCH=cpu, cuda, cu126, cu128 or cu130 chooses PyTorch's build for .venv [by the driver].")
     else:
-        print("usage: bench COMMAND [--option=value ...]\n")
+        print("usage: bench COMMAND [SUBCOMMAND] [ARGUMENT] [--option=value ...]\n")
         print("\n".join(listing(list(COMMANDS.values()), "bench")))
-        print("\n`bench COMMAND --help` lists the options of a command, and what follows it.")
+        print(
+            "\n`bench COMMAND --help` lists the options of a command. With make an option is a variable: make X GPUS=2."
+        )
         print("\nexit codes")
         for code in ExitCode:
             print(f"  {code:<5d}{code.meaning}")
@@ -48,8 +50,10 @@ def listing(lines: list[Command], program: str) -> Iterator[str]:
             if len(name) > width:
                 yield f"  {name}"
                 name = ""
-            words = ", ".join(word for word in line.parts)
-            yield f"  {name:{width}}  {line.help}{f' ({words})' if words else ''}"
+            yield f"  {name:{width}}  {line.help}"
+            if line.parts:
+                own = f"{program} {line.make if program == 'make' else line.name}"
+                yield f"  {'':{width}}  also: " + ", ".join(f"{own} {word}" for word in line.parts)
 
 
 COMMAND = Command("help", "set up", "this list", run=run, flags={

@@ -77,5 +77,5 @@ IMAGENET = Command(
         "--out": {"metavar": "FOLDER", "help": "folder for train/<class>/ and val/<class>/"},
     },
 )  # fmt: skip
-COMMAND = Command("install", "set up", "Horovod, a workload of your own, or ImageNet's folders",
+COMMAND = Command("install", "set up", "Horovod, a file to start your own model and data from, or ImageNet's folders",
                   parts=(HOROVOD, WORKLOAD, IMAGENET))  # fmt: skip

@@ -107,9 +107,9 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
         )
     if any(not other.config.plain for other in others):
         console.print(
-            "note: single is one process with all the threads on the same global batch; independent is the upper "
-            f"bound, without communication. × this run is by the median steps, {record.workload.units}/s is over all "
-            "steps. One run each, no interval."
+            "note: single is one process with all the threads on the same global batch; independent has no "
+            "communication, and its processes do not wait for each other. × this run compares median steps (of "
+            f"independent the sum of its processes); {record.workload.units}/s counts all steps. One run each."
         )
     for sentence in cautions_of_single_runs(record, others):
         tables.print_named(console, "warning", sentence)

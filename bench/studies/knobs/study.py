@@ -73,7 +73,7 @@ RULES = Rules(
 )
 KNOBS = Study(
     "knobs", "sweep", "Knobs", "Which setting makes it faster?",
-    "each setting of an engine (as MODE=ddp or fsdp) or of training (MODE=single or dp) against the run's", plans,
+    "one setting at a time, such as DDP's bucket size or torch.compile: which makes the step faster?", plans,
     group="explain", example="MODE=ddp GPUS=2", named_by="MODE", auto=True,
 )  # fmt: skip
 STUDIES = (KNOBS,)
