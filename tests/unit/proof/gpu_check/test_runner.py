@@ -246,7 +246,7 @@ def test_the_plan_needs_no_gpu_and_no_torch():
         ("--budget 45", "BUDGET=45: write a time as 45m, 600s or 1h"),
         ("--budget 0m", "BUDGET=0m"),
         ("--plan maybe", "PLAN=maybe: write 1 or 0"),
-        ("--batch 32", "gpu-check sets BATCH itself: leave it out"),
+        ("--batch 32", "unknown option --batch (BATCH=)"),
         ("--budgets 45m", "did you mean --budget (BUDGET=)?"),
     ],
 )
