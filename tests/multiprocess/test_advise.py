@@ -16,7 +16,7 @@ def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_ag
         "rounds": 1,
         "modes": "single,ddp",
         "link": "10gbit,50us",
-        "nodes": 8,
+        "devices": 8,
         "price": 2,
         "examples": 1000,
     }
