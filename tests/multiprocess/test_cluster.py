@@ -235,10 +235,10 @@ def test_what_is_missing_is_one_line(cluster, tmp_path):
         result.last_error_line
         == "bench: `ip` is not installed: install the package iproute2 (apt-get install iproute2)"
     )
-    result = cluster("echo ran", latency="5ms")
+    result = cluster("echo ran", link="1gbit,5ms")
     if result.code:
         assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert "LATENCY and LOSS need the kernel's module sch_netem" in result.stderr
+        assert "LINK" in result.stderr and "sch_netem" in result.stderr
 
 
 def test_no_cluster_in_a_cluster(cluster):

@@ -49,7 +49,7 @@ def run(cluster: Cluster, command: str) -> int:
     isolation = isolate()
     if cluster.needs_netem and (why := complaint([*isolation, *NETEM])):
         remedy = "run `modprobe sch_netem` as root, or leave them out; a rate works without"
-        raise UserError(f"the latency of LINK and LOSS need the kernel's module sch_netem ({why}): {remedy}")
+        raise UserError(f"a latency in LINK, and LOSS, need the kernel's module sch_netem ({why}): {remedy}")
     cores = len(usable())
     share = f"{cores // cluster.nodes} of" if cores >= cluster.nodes else "a share of"
     print(f"cluster: {cluster.label()}; each node has {share} {cores} cores", file=sys.stderr, flush=True)
