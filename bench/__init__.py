@@ -1,3 +1,3 @@
 """A benchmark and a course: one workload under every data-parallel pattern of PyTorch."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
