@@ -14,6 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.config.combined import TEXT, is_part
+from bench.config.fields import flag_of, in_words
+from bench.config.options import FIELDS
 from bench.install import horovod_status
 from bench.launch.engines import mpirun
 from bench.process.guard import LAUNCHER_PID
@@ -89,8 +92,19 @@ class Result:
 
 
 def flags(**options) -> list[str]:
-    """gpus=2, image_size=8 -> ["--gpus=2", "--image-size=8"]. None leaves a flag out."""
-    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+    """gpus=2, image_size=8 -> ["--gpus=2", "--image-size=8"]. None leaves a flag out. A field that is a part of another
+    option, as sync=0 is of INJECT, is written as that option."""
+    words, parts = [], {}
+    for name, value in options.items():
+        f = FIELDS.get(name)
+        if f is not None and is_part(f):
+            value = value if value is None or f.type is not bool else bool(value)
+            if value not in (None, f.default):
+                flag, _, text = in_words(f, value).partition("=")
+                parts.setdefault(flag.lower().replace("_", "-"), []).append(text)
+        elif value is not None:
+            words.append(f"--{flag_of(f)[2:] if f is not None and name in TEXT else name.replace('_', '-')}={value}")
+    return words + [f"--{flag}={','.join(texts)}" for flag, texts in parts.items()]
 
 
 # `python -m MODULE …`, in which another program stands in the place of Python.

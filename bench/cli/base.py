@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.config import synonyms
+from bench.config.combined import RENAMED
 from bench.config.command_line import add_arguments
 from bench.config.flags import SWITCH, number, rounds, whole_number
 from bench.errors import MOST_LETTERS, UserError, printable, shortened
@@ -176,6 +177,8 @@ class Parser(argparse.ArgumentParser):
         """What to say of a word that is no argument of this command, as the user of make has written it, too."""
         if new := self.gone.get(word):
             return f"{word} ({variable(word)}) is {new} ({variable(new)}) since version 0.2"
+        if (new := RENAMED.get(word[2:], "")).partition("=")[0] in self.names():
+            return f"{word} ({variable(word)}) is --{new} ({variable(new)}) since version 0.2"
         if not word.startswith("--"):  # -b, or a word without a flag
             hint = synonyms.advice(word[1:2] if word.startswith("-") else "", self.names())
             return f"{word}: not an argument of this command{f': {hint}' if hint else ''}"

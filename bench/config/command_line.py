@@ -2,16 +2,16 @@
 
 import argparse
 import dataclasses
+import functools
 import os
 import shlex
 
 from bench.config import hosts, rules
+from bench.config.combined import READ, TEXT, is_part, words_of
 from bench.config.data_sets import DATA_SETS, OWN, data_kind
 from bench.config.fields import base_type, flag_of, in_words, variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, SECTIONS, RunConfig, names, when_not_given
-from bench.config.sections import COMPILE_MODES
-from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
 
 ON_OFF = {"nargs": "?", "const": "1"}  # a switch, as argparse wants it: --quick, --quick=1, --quick=0
@@ -62,7 +62,8 @@ def add_arguments(
         for f in (FIELDS[name] for name in names(section)):
             if f.metadata["within"] or (takes and f.name not in takes and not (knobs and f.name in KNOBS)):
                 continue
-            choices = f": {', '.join(f.metadata['choices'])}" if f.metadata["choices"] else ""
+            listed = f.metadata["choices"] if f.name != "mistake" else ()
+            choices = f": {', '.join(listed)}" if listed else ""
             value = own.get(f.name, f.default)
             default = f" [{int(value) if value is True else value}]" if value is not None and value is not False else ""
             switch = ON_OFF if base_type(f) is bool else {}
@@ -79,13 +80,8 @@ def from_arguments(args: argparse.Namespace) -> RunConfig:
     for f in FIELDS.values():
         if (text := found[f.name]) is None:
             continue
-        if f.name == "num_devices" and (ids := parse_gpu_ids(text)):
-            alone = "," if len(ids) == 1 and ids[0].isdecimal() else ""  # which one, and not how many
-            given |= {"num_devices": len(ids), "gpu_ids": ",".join(ids) + alone}
-        elif f.name == "compile" and text in COMPILE_MODES:
-            given |= {"compile": True, "compile_mode": text}
-        else:
-            given[f.name] = parse_value(f, text)
+        parts = READ[f.name](text) if f.name in READ else {}
+        given |= parts or {f.name: parse_value(f, text)}
     return RunConfig(**given)
 
 
@@ -127,13 +123,16 @@ def with_hosts(args: argparse.Namespace) -> dict[str, str | None]:
 
 
 def make_command(config: RunConfig) -> str:
-    options = [f for f in dataclasses.fields(config) if f.name != "label"]
-    named = [f.metadata["within"] for f in options if getattr(config, f.name) is not None]
-    left_out = ("out", *named)
-    words = ["make bench"]
-    for f in options:
-        value = getattr(config, f.name)
-        if value not in (None, when_not_given(config, f)) and f.name not in left_out:
-            name, _, text = in_words(f, value).partition("=")
-            words.append(f"{name}={shlex.quote(text)}")
-    return " ".join(words)
+    found = [given_words(config, f) for f in FIELDS.values() if f.name != "out" and not is_part(f)]
+    pairs = [words.partition("=") for words in found if words]
+    return " ".join(["make bench", *(f"{name}={shlex.quote(text)}" for name, _, text in pairs)])
+
+
+def given_words(config: RunConfig, f: dataclasses.Field) -> str | None:
+    """A resolved config's option as a person types it for make; None where it was not given."""
+    value = getattr(config, f.name)
+    if f.name in TEXT:
+        return words_of(f.name, functools.partial(getattr, config))
+    if value in (None, when_not_given(config, f)) or (f.name == "num_devices" and config.gpu_ids):
+        return None
+    return in_words(f, value)

@@ -13,17 +13,19 @@ LONGEST = 10_000  # letters of a value that somebody gives
 def option(
     default, help="", flag=None, choices=None, minimum=None, exclusive_minimum=None, maximum=None, path=False,
     trains=False, within=None, plain=None, variable=None, advanced=False,
+    form="{}",
 ):  # fmt: skip
     """A field of a section. None is always allowed.
 
     flag: its name for users, where that is not the field's. path: its value names a place on this machine. trains: only
     a training by epochs has it. within: the option as whose value it is given, for one that has no name of its own.
     plain: of an option that is chosen by the GPU, its value on a CPU and with PLAIN=1. variable: of the environment,
-    where the option is not given. advanced: listed by --help-all only.
+    where the option is not given. advanced: listed by --help-all only. form: how it
+    is written as a part of another option's value; of a switch, the word that sets it.
     """
     meta = {"help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
     meta |= {"max": maximum, "path": path, "trains": trains, "within": within, "plain": plain, "variable": variable}
-    meta |= {"advanced": advanced}
+    meta |= {"advanced": advanced, "form": form}
     return field(default=default, metadata=meta)
 
 
@@ -37,7 +39,10 @@ def variable_of(f: dataclasses.Field) -> str:
 
 def in_words(f: dataclasses.Field, value) -> str:
     """An option with a value, as a person types it for make: ``GPUS=4``."""
-    return f"{variable_of(f)}={int(value) if isinstance(value, bool) else value}"
+    form = f.metadata["form"]
+    if isinstance(value, bool) and form != "{}":
+        return f"{variable_of(f)}={form}" if value != f.default else f"no {variable_of(f)}={form}"
+    return f"{variable_of(f)}={form.format(int(value) if isinstance(value, bool) else value)}"
 
 
 def base_type(f: dataclasses.Field) -> type:

@@ -66,7 +66,7 @@ NEEDS = {
     "adasum": (lambda c: c.launcher != "horovodrun", "MPI, so LAUNCHER=mpirun", "launcher"),
     "param_dtype": (lambda c: c.precision in (None, c.param_dtype), "the same PRECISION", "precision"),
     "copy_to": (lambda c: data_kind(c.copy_to)[0] == "url", "a URL such as s3://BUCKET/PREFIX", ""),
-    "mistake": (trains_alike, "every rank to train alike (MODE=ddp or horovod, SYNC=1)", ""),
+    "mistake": (trains_alike, "every rank to train alike (MODE=ddp or horovod, without INJECT=no-exchange)", ""),
     "elastic": (lambda c: MODES[c.mode].elastic, "MODE=ddp or horovod", "mode"),
     "restarts": (lambda c: c.elastic, "ELASTIC", ""),
     "remote iface": (lambda c: c.hosts, "HOSTS", ""),
@@ -111,12 +111,16 @@ def said(c, name: str) -> str:
     return in_words(type(c).__dataclass_fields__[name], getattr(c, name))
 
 
+def variable(c, name: str) -> str:
+    return variable_of(type(c).__dataclass_fields__[name])
+
+
 def needs(c) -> Iterator[str]:
     for names, (has_effect, needed, decides) in NEEDS.items():
         for name in names.split():
             if is_given(c, name) and not has_effect(c):
                 instead = f", not {said(c, decides)}" if decides and getattr(c, decides) else ""
-                yield f"{said(c, name)} needs {needed}{instead}: give that, or leave {name.upper()} out"
+                yield f"{said(c, name)} needs {needed}{instead}: give that, or leave {variable(c, name)} out"
     for name, (others, why) in EXCLUDES.items():
         for other in others.split():
             if is_given(c, name) and is_given(c, other):
@@ -128,7 +132,7 @@ def of_some_modes(c, knobs: set[str]) -> Iterator[str]:
     for name in sorted(knobs - mine.keys()):
         if getattr(c, name) != getattr(type(c), name):
             owners = " and ".join(mode for mode, info in MODES.items() if name in info.knobs)
-            yield f"{variable_of(type(c).__dataclass_fields__[name])} is an option of MODE={owners}, not of {c.mode}"
+            yield f"{said(c, name)} is an option of MODE={owners}, not of {c.mode}"
     if c.compression not in ("none", *mine.get("compression", ())):
         allowed = ", ".join(("none", *mine["compression"]))
         yield f"MODE={c.mode} has no COMPRESSION={c.compression}: choose one of {allowed}"
@@ -189,7 +193,7 @@ def model(c) -> Iterator[str]:
 def training(c) -> Iterator[str]:
     info = MODES[c.mode]
     if parse_schedule(c.schedule)[1] and is_given(c, "schedule_epochs"):
-        yield f"SCHEDULE={c.schedule} names its epochs: leave SCHEDULE_EPOCHS out"
+        yield f"SCHEDULE={c.schedule} names its epochs: leave …:EPOCHS out"
     for name in filter(lambda name: is_given(c, name), ("checkpoint_steps", "keep")):
         if c.checkpoint is False:
             yield f"CHECKPOINT=0 and {said(c, name)} exclude each other: leave one of them out"
@@ -202,7 +206,7 @@ def training(c) -> Iterator[str]:
     if c.compile and info.no_compile:
         yield f"MODE={c.mode} has no COMPILE=1: {info.no_compile}; use ddp or horovod"
     if not c.sync and c.norm == "sync":
-        yield "SYNC=0 exchanges nothing, and NORM=sync sums over all ranks: leave one of them out"
+        yield "INJECT=no-exchange exchanges nothing, and NORM=sync sums over all ranks: leave one of them out"
     if c.precision == "fp16" and c.compression == "powersgd":
         yield "COMPRESSION=powersgd would keep one overflow of fp16 in every later step: use PRECISION=bf16"
     if c.precision == "fp16" and c.adasum:
@@ -212,7 +216,7 @@ def training(c) -> Iterator[str]:
 def mistake(c) -> Iterator[str]:
     for requirement in mistakes.MISTAKES[c.mistake].requires if c.mistake != "none" else ():
         if not requirement.met(c):
-            yield f"MISTAKE={c.mistake} needs {requirement.words}"
+            yield f"INJECT={c.mistake} needs {requirement.words}"
 
 
 def elastic(c) -> Iterator[str]:

@@ -46,8 +46,9 @@ class Model:
         "(0.1)", exclusive_minimum=0, maximum=1, advanced=True)
     pretrained: str | None = option(None, "initial weights: a file, one key of it as in a.pt#ema, or torchvision",
         path=True)
-    freeze: str | None = option(None, "do not train parameters of these names, as in conv1*,layer1*", advanced=True)
-    train_only: str | None = option(None, "train no parameters but those of these names, as in fc*", advanced=True)
+    freeze: str | None = option(None, "parameters that are not trained, as in conv1*,layer1*; all but fc*: not:fc*",
+        advanced=True)
+    train_only: str | None = option(None, flag="freeze", within="freeze", form="not:{}")
 
 
 @dataclass(frozen=True)
@@ -83,21 +84,21 @@ class Recipe:
     epochs: int = option(0, "train this many epochs instead of STEPS, and validate after each", minimum=0, trains=True)
     lr: float = option(0.05, "learning rate", exclusive_minimum=0)
     momentum: float = option(0.9, "momentum of sgd", minimum=0)
-    nesterov: bool = option(False, "sgd with Nesterov's momentum", advanced=True)
+    nesterov: bool = option(False, flag="optimizer", within="optimizer", form="nesterov")
     weight_decay: float = option(0.0, "weight decay", minimum=0)
-    optimizer: str = option("sgd", "optimizer", choices=OPTIMIZERS)
+    optimizer: str = option("sgd", "optimizer; nesterov: sgd with Nesterov's momentum", choices=OPTIMIZERS)
     fused: bool | None = option(None, "torch's fused optimizer: the whole step in few kernels (cpu: 0, gpu: 1)",
         plain=False, advanced=True)
-    schedule: str = option("constant", f"learning-rate schedule: {', '.join(SCHEDULES)}; step:30,60,80 drops after "
-        "these epochs")
-    schedule_epochs: float = option(30.0, "step: epochs between two drops; cyclic, sawtooth: epochs per cycle",
-        exclusive_minimum=0, advanced=True)
-    schedule_factor: float = option(0.1, "step: factor of a drop; cyclic, sawtooth: lowest over highest learning rate",
-        exclusive_minimum=0, advanced=True)
+    schedule: str = option("constant", f"learning-rate schedule: {', '.join(SCHEDULES)}; step:30,60,80:0.1 (epochs, "
+        "factor), step:every30:0.1, cyclic:30:0.1 (epochs per cycle, lowest over highest)")
+    schedule_epochs: float = option(30.0, exclusive_minimum=0, flag="schedule", within="schedule", form="…:{:g}")
+    schedule_factor: float = option(0.1, exclusive_minimum=0, flag="schedule", within="schedule", form="…:{:g}")
     lr_batch: int | None = option(None, "the global batch that LR is meant for: LR is scaled linearly to the run's",
         minimum=1, advanced=True)
-    lr_warmup_steps: int = option(0, "linear warm-up of the learning rate over this many steps", minimum=0)
-    lr_warmup_epochs: float = option(0.0, "the same in epochs", minimum=0, trains=True, advanced=True)
+    lr_warmup_steps: int = option(0, "linear warm-up of the learning rate: steps, as in 500, or epochs, as in 5e",
+        flag="lr_warmup", minimum=0)
+    lr_warmup_epochs: float = option(0.0, flag="lr_warmup", minimum=0, trains=True, within="lr_warmup_steps",
+        form="{:g}e")
     clip_norm: float | None = option(None, "clip the gradient's norm to this", exclusive_minimum=0, advanced=True)
     loss_guard: float | None = option(None, "all ranks skip a step whose loss is not finite, or above this many times "
         "its running mean", exclusive_minimum=1, advanced=True)
@@ -140,8 +141,8 @@ class Exchange:
 
     overlap: bool = option(True, "0: every reduction after the whole backward pass")
     compression: str = option("none", "gradient compression", choices=COMPRESSIONS)
-    sync: bool = option(True, "0: no gradient is exchanged; the step without its communication, not training")
-    init_sync: bool = option(True, "0: the replicas are not made equal at the start: a mistake to study")
+    sync: bool = option(True, flag="inject", within="mistake", form="no-exchange")
+    init_sync: bool = option(True, flag="inject", within="mistake", form="unsynced-init")
 
 
 @dataclass(frozen=True)
@@ -192,12 +193,12 @@ class Local:
 class Injected:
     """Mistakes and faults, on purpose."""
 
-    step_barrier: bool = option(False, "an unfairness to study: a barrier and three reductions every step",
-        advanced=True)
-    item_sync: bool = option(False, "an unfairness to study: loss.item() every step", advanced=True)
-    mistake: str = option("none", "a known mistake, made on purpose (`bench mistake demo`)",
-        choices=("none", *mistakes.INJECTED), advanced=True)
-    fault: str | None = option(None, "fault injection: raise|kill|hang:RANK:STEP, as in kill:1:3", advanced=True)
+    step_barrier: bool = option(False, flag="inject", within="mistake", form="barrier")
+    item_sync: bool = option(False, flag="inject", within="mistake", form="host-sync")
+    mistake: str = option("none", "a mistake's name (`bench mistake show`), no-exchange (of gradients), unsynced-init, "
+        "barrier (every step), host-sync (loss.item() every step), raise|kill|hang:RANK:STEP; several with commas",
+        flag="inject", choices=("none", *mistakes.INJECTED), advanced=True)
+    fault: str | None = option(None, flag="inject", within="mistake")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Values of options that say several things in one text: GPUS=0,1, FAULT, SNAPSHOTS, KEEP and SCHEDULE. Every function
-raises UserError for a text that it cannot read."""
+"""Values of options that say several things in one text: GPUS=0,1, INJECT=kill:1:3, SNAPSHOTS, KEEP and SCHEDULE.
+Every function raises UserError for a text that it cannot read."""
 
 import re
 
@@ -33,7 +33,7 @@ def parse_fault(text: str, num_processes: int) -> tuple[str, int, int]:
     match = re.fullmatch(rf"({'|'.join(FAULT_KINDS)}):(\d+):(\d+)", text)
     if not match or int(match[2]) >= num_processes:
         ranks = f"RANK below {num_processes}, the processes of this MODE and GPUS"
-        raise UserError(f"FAULT={text}: write raise|kill|hang:RANK:STEP, as in kill:0:3, with {ranks}")
+        raise UserError(f"INJECT={text}: write raise|kill|hang:RANK:STEP, as in kill:0:3, with {ranks}")
     return match[1], int(match[2]), int(match[3])
 
 

@@ -22,7 +22,7 @@ DETECTED: dict[str, Mistake] = {
     for mistake in (getattr(importlib.import_module(f"bench.mistakes.{file}"), file).mistake for file in FILES)
 }
 MISTAKES = {name: mistake for name, mistake in DETECTED.items() if mistake.lab}  # those that can be made on purpose
-INJECTED = tuple(name for name, mistake in MISTAKES.items() if not mistake.switch)  # by MISTAKE=<name>
+INJECTED = tuple(name for name, mistake in MISTAKES.items() if not mistake.switch)  # by INJECT=<name>
 
 
 def find(observed: dict) -> list[Finding]:

@@ -91,7 +91,7 @@ class Mistake:
     detect: ``observed`` (bench/record/observed.py) -> a sentence of evidence, an Evidence, or None.
     needs: the part of ``observed`` that the detector reads, or alternatives with "|" between them; "" if the mistake is
     only seen in a run that failed. explains: mistakes that follow from this one and are not reported beside it.
-    switch: options that make a right run wrong. Without it MISTAKE=<name> does, by ``overrides``, methods of ``Script``
+    switch: options that make a right run wrong. Without it INJECT=<name> does, by ``overrides``, methods of ``Script``
     (bench/training/script.py) to replace, or by ``sums_gradients``, which the modes read. requires: what the run needs
     for that. lab: None for what is only detected. recorded: it has no lab, but records of this project show it.
     """
@@ -120,7 +120,7 @@ class Mistake:
 
     @property
     def warning(self) -> str:
-        return f"a mistake made on purpose (MISTAKE={self.name}): {self.title}"
+        return f"a mistake made on purpose (INJECT={self.name}): {self.title}"
 
     def find(self, observed: dict) -> Finding | None:
         """The detector's finding. The detector is asked of every record, and returns None where a part is absent."""

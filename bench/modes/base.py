@@ -98,7 +98,7 @@ class Mode:
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager:
         """Wraps forward and backward whose gradients are not exchanged yet: with ACCUMULATE=k all but the last of a
-        step's k passes, whose exchange is that of their sum; with SYNC=0 every pass."""
+        step's k passes, whose exchange is that of their sum; with INJECT=no-exchange every pass."""
         return contextlib.nullcontext()
 
     def synchronize(self, optimizer: torch.optim.Optimizer) -> None:
@@ -114,7 +114,7 @@ class Mode:
 
     @property
     def sums_gradients(self) -> bool:
-        """MISTAKE=gradient-sum: the exchange leaves the sum over the devices as it is."""
+        """INJECT=gradient-sum: the exchange leaves the sum over the devices as it is."""
         return self.config.mistake != "none" and mistakes.MISTAKES[self.config.mistake].sums_gradients
 
     @property

@@ -62,7 +62,7 @@ class Mode(collectives.Mode):
     @property
     def buffers(self) -> str:
         """DDP sends rank 0's before a forward pass, but not after one under ``no_sync``: with ACCUMULATE before the
-        first pass of a step, with SYNC=0 only before the first step."""
+        first pass of a step, with INJECT=no-exchange only before the first step."""
         if not (self.ddp.broadcast_buffers and self.config.sync):
             return "each rank's own"
         return f"rank 0's, sent every {'forward' if self.config.accumulate == 1 else 'step'}"
@@ -101,7 +101,7 @@ def communication_hook(config: Exchange) -> tuple:
 
 
 def sum_over_ranks(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """MISTAKE=gradient-sum: no division by the number of ranks."""
+    """INJECT=gradient-sum: no division by the number of ranks."""
     summed = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
     return summed.then(lambda future: future.value()[0])
 

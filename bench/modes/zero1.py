@@ -72,7 +72,7 @@ class Mode(ddp.Mode):
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
-    """torch's, whose broadcasts are a span of the timeline, and with SYNC=0 are left out. sent: bytes."""
+    """torch's, whose broadcasts are a span of the timeline, and with INJECT=no-exchange are left out. sent: bytes."""
 
     mode: Mode
     sent: int

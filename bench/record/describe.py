@@ -193,7 +193,7 @@ def row(record: Record) -> list[str]:
     """The cells of one run: mode, devices, processes × threads, global batch, throughput, step ms, steps, memory."""
     config, devices = record.config, devices_cell(record)
     name = config.mode + (" tuned" if config.tuned else "") + (" plain" if config.plain else "")
-    name += f" MISTAKE={config.mistake}" if config.mistake != "none" else ""
+    name += f" INJECT={config.mistake}" if config.mistake != "none" else ""
     name += f", {config.accumulate} passes" if record.mode.max_devices == 1 and config.accumulate > 1 else ""
     name += f", interrupted {len(rows)} ×" if (rows := record.interruptions) else ""
     if record.status == "failed":

@@ -46,7 +46,7 @@ def from_samples(config: RunConfig, topology: dict, parts: list[dict]) -> dict:
 
 def from_facts(config: RunConfig, global_batch: int, facts: dict) -> dict:
     frozen = config.freeze or config.train_only  # frozen layers do not normalise with their batch
-    waits = {"loss.item() (ITEM_SYNC=1)": facts["item_sync"], "a barrier (STEP_BARRIER=1)": facts["step_barrier"]}
+    waits = {"loss.item() (INJECT=host-sync)": facts["item_sync"], "a barrier (INJECT=barrier)": facts["step_barrier"]}
     return {
         "norm": None if frozen else norm_of(facts["norm"], config.per_device_batch),
         "learning_rate": rate_of(facts["lr"], config.lr, global_batch, config.lr_batch),

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from bench.analysis.stats import FEWEST_ROUNDS
+from bench.config.combined import TEXT, is_part, words_of
 from bench.config.command_line import OF_IMAGES
-from bench.config.fields import in_words
+from bench.config.fields import in_words, variable_of
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import FIELDS, KNOBS, UNSET, RunConfig, when_not_given
 from bench.launch.cluster.plan import repeated
@@ -132,6 +133,14 @@ class Study:
             defaults = {name: value for name, value in defaults.items() if name not in OF_IMAGES}
         defaults = defaults | self.others.get(workload, {})
         for f in FIELDS.values():
+            if is_part(f):
+                continue
+            if f.name in TEXT:
+                unsaid = defaults.get(f.name)
+                given = {words_of(f.name, lambda name, c=c: UNSET[name] if name in decided else asked(c, name))
+                         or (in_words(f, UNSET[f.name]) if unsaid else None) for c in configs}  # fmt: skip
+                words += given - {None, f"{variable_of(f)}={unsaid}"} if len(given) == 1 else ()
+                continue
             values = [asked(c, f.name) for c in configs if f.name not in KNOBS or f.name in MODES[c.mode].knobs]
             unsaid = defaults.get(f.name, when_not_given(configs[0], f))
             if f.name not in decided and len(set(map(str, values))) == 1 and values[0] not in (None, unsaid):

@@ -104,7 +104,7 @@ def check_norms(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and not any(p.requires_grad for p in module.parameters()):
             raise UserError(f"SWA estimates batch norm's statistics again, and {name} is frozen: leave SWA out, or "
-                            "FREEZE and TRAIN_ONLY")  # fmt: skip
+                            "FREEZE")  # fmt: skip
 
 
 def pairs(averaged: nn.Module, trained: nn.Module) -> tuple[list, list]:

@@ -51,7 +51,7 @@ def injected_hooks(trainer) -> list[Hook]:
 
 
 class Fault(Hook):
-    """FAULT=kind:rank:step: a broken rank, so that its handling can be seen and tested."""
+    """INJECT=kind:rank:step: a broken rank, so that its handling can be seen and tested."""
 
     def __init__(self, trainer):
         self.trainer, self.config = trainer, trainer.config
@@ -68,7 +68,7 @@ class Fault(Hook):
             except FileExistsError:
                 return
         if self.kind == "raise":
-            raise RuntimeError(f"broken on purpose: FAULT={self.config.fault}")
+            raise RuntimeError(f"broken on purpose: INJECT={self.config.fault}")
         if self.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         while self.kind == "hang":
@@ -76,7 +76,7 @@ class Fault(Hook):
 
 
 class UnfairOverhead(Hook):
-    """ITEM_SYNC, STEP_BARRIER: what some benchmarks let one mode pay in every step. Never on in a fair comparison."""
+    """INJECT=host-sync,barrier: what some benchmarks let one mode pay in every step. Never on in a fair comparison."""
 
     def __init__(self, trainer):
         self.mode, self.config = trainer.mode, trainer.config

@@ -64,7 +64,7 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
     warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
     schedule, drops = parse_schedule(config.schedule)
     if warmup > epochs * num_images or (schedule == "cosine" and warmup == epochs * num_images):
-        raise UserError(f"LR_WARMUP_STEPS leaves nothing of the run for SCHEDULE={config.schedule}: use fewer")
+        raise UserError(f"LR_WARMUP leaves nothing of the run for SCHEDULE={config.schedule}: use fewer")
     lr = scaled_lr(config.lr, config.global_batch, config.lr_batch)
     return functools.partial(
         learning_rate, lr=lr, images_per_epoch=num_images, epochs=epochs, schedule=schedule, drops=drops,

@@ -1,6 +1,6 @@
 """The decisions of a training script, at the places where scripts go wrong. The worker and the loop ask them here.
 
-``Script`` answers as a right script does. With MISTAKE=<name> it is of a subclass whose methods are the functions
+``Script`` answers as a right script does. With INJECT=<name> it is of a subclass whose methods are the functions
 of the same names in the mistake's file (bench/mistakes); ``script`` is their self, so they import nothing of training.
 """
 
@@ -115,7 +115,7 @@ class Script:
             return None
 
     def impossible(self, why: str) -> UserError:
-        return UserError(f"MISTAKE={self.config.mistake} {why}")
+        return UserError(f"INJECT={self.config.mistake} {why}")
 
     def seen(self) -> dict:
         return {name: dict(counts) for name, counts in self.noted.items()}
@@ -127,7 +127,7 @@ def make_script(config: RunConfig, mode: Mode, workload: Workload, mistake: str 
     overrides = {} if mistake == "none" else mistakes.MISTAKES[mistake].overrides
     for decision in overrides:
         if not callable(getattr(Script, decision, None)):
-            raise AttributeError(f"MISTAKE={mistake} overrides {decision}, which is not a decision of a script")
+            raise AttributeError(f"INJECT={mistake} overrides {decision}, which is not a decision of a script")
     kind = type("MistakenScript", (Script,), dict(overrides)) if overrides else Script
     return kind(config, mode, workload)
 

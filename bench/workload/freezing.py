@@ -18,7 +18,7 @@ def freeze_parameters(model: nn.Module, freeze: str | None, train_only: str | No
     left out by mistake. Raises UserError for a pattern that matches nothing, and when nothing is left to train.
     """
     names = [name for name, _ in model.named_parameters()]
-    frozen = matching("FREEZE", freeze, names) if freeze else set(names) - matching("TRAIN_ONLY", train_only, names)
+    frozen = matching("FREEZE", freeze, names) if freeze else set(names) - matching("FREEZE", train_only, names)
     if len(frozen) == len(names):
         raise UserError(
             f"FREEZE={freeze or f'all but {train_only}'} leaves nothing to train: EVALUATE=1 only validates"

@@ -167,7 +167,7 @@ def attach(workload) -> None:
             setattr(workload, name, found)
     if own_step := getattr(module, "step", None):
         if config.mistake != "none" and "loss" in mistakes.MISTAKES[config.mistake].overrides:
-            raise UserError(f"MISTAKE={config.mistake} is made in the loss, and {module.__file__} has a step of its "
+            raise UserError(f"INJECT={config.mistake} is made in the loss, and {module.__file__} has a step of its "
                             "own: take that function out, or choose another mistake")  # fmt: skip
         workload.step = lambda model, inputs, targets, loss: own_step(model, *map(batch.opened, (inputs, targets)))
     if own_loss := getattr(module, "loss", None) if not own_score else None:

@@ -125,7 +125,7 @@ def test_a_collective_that_rank_0_enters_alone_is_ended_and_named(alone):
     result = finish(process, out)
     assert result.code == 1 and f"no progress for {ALONE_TIMEOUT} s" in result.last_error_line, result.stderr
     assert "not all ranks entered it" in result.last_error_line
-    assert "a mistake made on purpose (MISTAKE=rank0-collective)" in " ".join(result.stdout.split())
+    assert "a mistake made on purpose (INJECT=rank0-collective)" in " ".join(result.stdout.split())
     failure = result.loaded.failure
     assert result.loaded.hung and failure["after_s"] > ALONE_TIMEOUT
     places = [(place["file"], place["line"]) for place in failure["where"] if place["collective"]]

@@ -208,7 +208,7 @@ def trainer_of(mode) -> SimpleNamespace:
 def train_passes(mode, exchanges: Sequence = ()) -> dict:
     """PASSES passes a step, and one process with the whole of each step's batch; a network without norm.
 
-    With SYNC=0 each rank is compared with one process on the rank's own share.
+    With INJECT=no-exchange each rank is compared with one process on the rank's own share.
     """
     topology = mode.topology
     model, optimizer = wrapped(mode, network(norm=False))

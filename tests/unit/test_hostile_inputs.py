@@ -71,7 +71,7 @@ NAMED = (
     [],
 )  # fmt: skip
 OPTIONS = ("model", "data", "out", "resume", "pretrained", "hosts", "remote", "freeze", "schedule", "precision", "gpus",
-           "batch", "lr", "dist-url", "copy-to", "snapshots", "fault", "mistake", "val-labels", "keep")  # fmt: skip
+           "batch", "lr", "dist-url", "copy-to", "snapshots", "inject", "lr-warmup", "val-labels", "keep")  # fmt: skip
 # Where nothing can be written: below a file.
 WRITERS = (
     "run --mode single --device cpu --out binary/x",
@@ -89,7 +89,7 @@ WRITERS = (
     "course export --platform gradescope --sets binary --out binary/x",
 )
 WITHOUT_EFFECT = (
-    "--schedule-epochs 3", "--schedule-factor 0.5", "--schedule cosine --schedule-factor 0.5", "--trust 1",
+    "--schedule constant:3", "--schedule cosine:3:0.5", "--trust 1",
     "--pretrained torchvision --trust 1", "--optimizer adam --momentum 0.5", "--data digits --decode auto",
     "--data synthetic --decode cuda",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import formulas
-from bench.config.fields import variable_of
+from bench.config.fields import in_words
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
@@ -40,7 +40,7 @@ class Asked:
 
     def standing(self) -> list[str]:
         given = [
-            f"{mode} with {variable_of(FIELDS[name])}={getattr(config, name)}"
+            f"{mode} with {in_words(FIELDS[name], getattr(config, name))}"
             for mode, config in self.configs.items()
             for name in MODES[mode].knobs
             if getattr(config, name) != FIELDS[name].default
@@ -120,7 +120,7 @@ def other_work(record: Record, own: Record) -> str:
 def differences(record: Record, own: Record) -> Iterator[str]:
     for name in SAME_STEP:
         if (value := getattr(record.config, name)) != (wanted := getattr(own.config, name)):
-            yield f"{variable_of(FIELDS[name])}={value}, and {wanted} in the profile"
+            yield f"{in_words(FIELDS[name], value)}, and {wanted} in the profile"
     there, here = device_of(record), device_of(own)
     yield from (f"{name} {there[name]}, and {here[name]} in the profile" for name in here if there[name] != here[name])
     threads, wanted = record.samples[0].threads, own.samples[0].threads
@@ -141,7 +141,7 @@ def other_engine(config: RunConfig, forecast: RunConfig, dilate: float = 1.0) ->
         value, wanted = (getattr(each, name) or DEFAULTS.get(name, getattr(each, name)) for each in (config, forecast))
         value = value / dilate if name == "cycle_time_ms" else value
         if value != wanted:
-            return f"{config.mode} with {variable_of(FIELDS[name])}={value}"
+            return f"{config.mode} with {in_words(FIELDS[name], value)}"
     return ""
 
 

@@ -39,9 +39,9 @@ ACCURACY = Study(
     example="GPUS=2 [SEEDS=5 QUICK=1]",
     # The digits at their own size, half a minute to a minute per run on two CPU cores.
     defaults={"model": "resnet18", "data": "digits", "image_size": 8, "epochs": 12, "lr": 0.05,
-              "lr_warmup_epochs": 1.0, "schedule": "cosine", "weight_decay": 5e-4, "augment": True, "target": 0.98},
+              "lr_warmup_steps": "1e", "schedule": "cosine", "weight_decay": 5e-4, "augment": True, "target": 0.98},
     # Two million bytes of Python once, half a minute per run on two CPU cores.
-    others={"text": {"epochs": 1, "lr": 0.003, "optimizer": "adamw", "weight_decay": 0.1, "lr_warmup_epochs": 0.1}},
+    others={"text": {"epochs": 1, "lr": 0.003, "optimizer": "adamw", "weight_decay": 0.1, "lr_warmup_steps": "0.1e"}},
     flags=MODES_FLAG, sets=("warmup_steps", "timed_steps"), seeded=True, partial=True,
 )  # fmt: skip
 STUDIES = (ACCURACY,)

@@ -6,6 +6,10 @@ from bench.analysis import memory_figure, ratio_figure, style
 from bench.analysis.certificate import NOTHING_VARIES
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import CHOSEN, Suite
+from bench.config.combined import is_part
+from bench.config.command_line import parse_value
+from bench.config.fields import in_words
+from bench.config.options import FIELDS
 from bench.record.describe import contradiction
 from bench.studies.compare.study import RULES
 
@@ -26,7 +30,8 @@ def about(suite: Suite) -> str:
 def capital(option: str) -> str:
     """An option of a label as a person types it: ``bucket_cap_mb=25`` is ``BUCKET_CAP_MB=25``."""
     name, _, value = option.partition("=")
-    return f"{name.upper()}={value}"
+    f = FIELDS[name]
+    return in_words(f, parse_value(f, value)) if is_part(f) else f"{name.upper()}={value}"
 
 
 def heading_of(suite: Suite) -> str:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from bench.analysis.certificate import Rules, program
 from bench.analysis.suite import CHOSEN
+from bench.config.combined import READ, is_part
 from bench.config.command_line import parse_value
+from bench.config.fields import variable_of
 from bench.config.flags import SWITCH
 from bench.config.modes import COMPARED, MODES, UPPER_BOUNDS
 from bench.config.options import FIELDS, RunConfig
@@ -64,8 +66,12 @@ def read_programs(text: str) -> list[tuple[str, dict]]:
             raise UserError(f"MODES={text}: no mode {mode!r}: choose of {', '.join(MODES)}, as in ddp,horovod")
         point = {}
         for name, _, value in (option.partition("=") for option in options):
-            if name.lower() not in MODES[mode].knobs:
-                able = ", ".join(knob.upper() for knob in MODES[mode].knobs) or "none"
+            knobs = MODES[mode].knobs
+            if name == variable_of(FIELDS["mistake"]) and (parts := READ["mistake"](value)).keys() <= knobs.keys():
+                point |= parts
+                continue
+            if name.lower() not in knobs or is_part(FIELDS[name.lower()]):
+                able = ", ".join(dict.fromkeys(variable_of(FIELDS[knob]) for knob in knobs)) or "none"
                 raise UserError(f"MODES={text}: {name!r} is no option of MODE={mode} alone: there are {able}; what "
                                 "all programs have is given besides")  # fmt: skip
             point[name.lower()] = parse_value(FIELDS[name.lower()], value)
@@ -79,7 +85,7 @@ def read_programs(text: str) -> list[tuple[str, dict]]:
 
 COMPARE = Study(
     "compare", "compare", "Comparison", "Which mode is fastest here, by how much, and how sure is that?",
-    "single, dp, ddp, horovod (MODES: others) in interleaved rounds: which is faster, how sure, and was it fair?", plans,
+    "single, dp, ddp, horovod (MODES: others) in interleaved rounds: which is faster, and was it fair?", plans,
     example="GPUS=2 [ROUNDS=8|auto QUICK=1 STRICT=1 REPLAY=dp-workers|… MODES=ddp,fsdp]",
     flags={
         "--strict": SWITCH | {"help": "refuse an unfair comparison"},

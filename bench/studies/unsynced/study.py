@@ -80,8 +80,8 @@ UNSYNCED = Study(
     # A network of 1.3 million weights, so that sixty short trainings take a quarter of an hour on two CPU cores. No
     # decay: the replicas keep the distance that they start with.
     defaults={"num_devices": 2, "model": "shufflenet_v2_x1_0", "data": "digits", "image_size": 32, "epochs": 3,
-              "lr": 0.02, "lr_warmup_epochs": 0.25, "schedule": "cosine", "augment": True, "replicas": True},
-    others={"text": {"epochs": 1, "lr": 0.2, "lr_warmup_epochs": 0.1, "clip_norm": 1.0}},
+              "lr": 0.02, "lr_warmup_steps": "0.25e", "schedule": "cosine", "augment": True, "replicas": True},
+    others={"text": {"epochs": 1, "lr": 0.2, "lr_warmup_steps": "0.1e", "clip_norm": 1.0}},
     sets=("warmup_steps", "timed_steps"), rounds=10, seeded=True,
 )  # fmt: skip
 STUDIES = (UNSYNCED,)

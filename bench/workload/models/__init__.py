@@ -20,7 +20,7 @@ def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[s
     """The config's model, on the CPU, in training mode (``train_mode``).
 
     Each rank draws its own weights (seed + rank), so that a mode that does not broadcast rank 0's is detected.
-    PRETRAINED, then FREEZE and TRAIN_ONLY are applied. ``say`` gets sentences on what stayed fresh and what was frozen.
+    PRETRAINED, then FREEZE is applied. ``say`` gets sentences on what stayed fresh and what was frozen.
     Raises UserError for an unknown name, an image size or weights that do not fit, patterns that match nothing or leave
     nothing to train, and a model too large for memory.
     """

@@ -18,6 +18,7 @@ from bench.__main__ import command_of
 from bench.cli import ALIASES, COMMANDS, GONE, OF_MAKE, RENAMED, every
 from bench.cli.actions import doctor
 from bench.cli.base import DEVELOP, GROUPS
+from bench.config.combined import RENAMED as OLD_OPTIONS
 from bench.config.fields import flag_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS
@@ -132,13 +133,22 @@ def flags_in(text: str) -> set[str]:
 def test_the_help_of_a_run_is_short_and_has_the_options_of_the_mode_that_is_given(mode):
     text = EVERY["run"].parser().help_of([*(["--mode", mode] if mode else []), "--help"])
     assert len(flags_in(text)) <= 45 and text.count("\n") <= 100
-    of_modes = {flag_of(FIELDS[name]) for info in MODES.values() for name in info.knobs}
-    mine = {flag_of(FIELDS[name]) for name in (MODES[mode].knobs if mode else ())}
+    of_modes = {flag_of(FIELDS[name]) for info in MODES.values() for name in info.knobs} - {"--inject"}
+    mine = {flag_of(FIELDS[name]) for name in (MODES[mode].knobs if mode else ())} - {"--inject"}
     assert flags_in(text) & of_modes == mine
 
 
 def test_the_whole_help_has_every_option():
     assert flags_in(EVERY["run"].parser().help_of(["--help-all"])) == {flag_of(field) for field in FIELDS.values()}
+
+
+@pytest.mark.parametrize("old", OLD_OPTIONS)
+def test_an_old_option_names_the_new_form(old, capsys):
+    with pytest.raises(SystemExit) as end:
+        EVERY["run"].parse([f"--{old}=1"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.count("\n") == 1
+    assert f"--{old} (" in said and f" is --{OLD_OPTIONS[old]} (" in said
 
 
 OF_BEFORE = [(name, flag) for name, command in EVERY.items() for flag in command.gone]
@@ -260,7 +270,7 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("run --device cpu --precision tf32", "PRECISION=tf32"),
         ("run --lr nan", "LR=nan"),
         ("run --steps 0", "STEPS=0"),
-        ("run --fault maybe", "FAULT=maybe"),
+        ("run --inject maybe", "INJECT=maybe"),
         ('run --probe {"predcit":{}}', "PROBE="),
         ("verify --gpus x", "GPUS=x"),
         ("doctor gpu --gpus x", "GPUS=x"),
@@ -281,10 +291,10 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("compare accuracy --data synthetic", "DATA=synthetic has no validation set"),
         ("mistake unsynced-init --gpus 1", "GPUS=1 is one replica"),
         ("mistake unsynced-init --device cpu --replicas 0", "REPLICAS=0 would record nothing"),
-        ("mistake unsynced-init --device cpu --init-sync 0", "INIT_SYNC belongs to single runs"),
+        ("mistake unsynced-init --device cpu --inject unsynced-init", "INJECT belongs to single runs"),
         ("mistake unsynced-init --device cpu --data synthetic", "DATA=synthetic has no validation set"),
         ("run --device cpu --replicas 1", "REPLICAS=1 needs EPOCHS"),
-        ("run --mode dp --bucket-cap-mb 5", "BUCKET_CAP_MB is an option of MODE=ddp and zero1, not of dp"),
+        ("run --mode dp --bucket-cap-mb 5", "BUCKET_CAP_MB=5.0 is an option of MODE=ddp and zero1, not of dp"),
         ("run --mode horovod --compression bf16", "MODE=horovod has no COMPRESSION=bf16"),
         ("report nowhere --format=plots", "nowhere is not a folder"),
         ("report nowhere --format=csv", "nowhere is not a folder"),

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import shlex
 
 import pytest
 
@@ -16,7 +17,8 @@ from bench.errors import UserError
 from tests.added import add_option
 from tests.runs import flags
 
-NUMBERS = [f for f in FIELDS.values() if base_type(f) in (int, float)]
+OWN = [f for f in FIELDS.values() if not f.metadata["within"]]  # each an option; the others are parts of their values
+NUMBERS = [f for f in OWN if base_type(f) in (int, float) and f.name != "lr_warmup_steps"]
 
 
 def parse(**options) -> RunConfig:
@@ -82,7 +84,7 @@ def test_a_fraction_is_no_whole_number(name):
     assert "is not a whole number" in refused(parse, **{flag_of(f)[2:]: "2.5"})
 
 
-@pytest.mark.parametrize("name", [f.name for f in FIELDS.values() if base_type(f) is bool])
+@pytest.mark.parametrize("name", [f.name for f in OWN if base_type(f) is bool])
 def test_a_switch_is_read_from_words(name):
     flag = flag_of(FIELDS[name])[2:]
     mode = next((mode for mode, info in MODES.items() if name in info.knobs), "ddp")  # one that has such a thing
@@ -131,9 +133,9 @@ def test_nothing_given_is_the_default():
         ({"mode": "single", "share_gpu": 1}, ["SHARE_GPU=1", "MODE=single"]),
         ({"data": "synthetic", "workers": 2}, ["DATA=synthetic", "WORKERS"]),
         ({"data": "digits", "batch": 1000, "gpus": 2}, ["BATCH=1000", "2000", "1437", "BATCH=718"]),
-        ({"fault": "explode:0:1"}, ["FAULT=explode:0:1", "raise|kill|hang"]),
-        ({"fault": "kill:1:1", "gpus": 1}, ["FAULT=kill:1:1", "GPUS"]),
-        ({"fault": "kill:0"}, ["FAULT=kill:0"]),
+        ({"fault": "explode:0:1"}, ["INJECT=explode:0:1", "raise|kill|hang"]),
+        ({"fault": "kill:1:1", "gpus": 1}, ["INJECT=kill:1:1", "GPUS"]),
+        ({"fault": "kill:0"}, ["INJECT=kill:0"]),
         ({"snapshots": "1;2"}, ["SNAPSHOTS=1;2"]),
         ({"snapshots": "0"}, ["SNAPSHOTS=0"]),
         ({"snapshots": "1,,2"}, ["SNAPSHOTS=1,,2"]),
@@ -157,7 +159,7 @@ def test_a_seed_that_torch_cannot_take_is_refused():
 
 def test_a_fault_names_a_rank_that_exists():
     """dp is one process: a fault in its rank 1 would never happen, and the run would end well."""
-    assert "FAULT" in refused(parse, mode="dp", gpus=2, fault="raise:1:0")
+    assert "INJECT=raise:1:0" in refused(parse, mode="dp", gpus=2, fault="raise:1:0")
 
 
 def test_a_whole_batch_that_just_fits_is_taken():
@@ -279,8 +281,58 @@ def test_make_command_makes_the_same_config_again():
     assert resolve(parse(**{name.lower(): value for name, value in words.items()}), "cpu", 2) == config
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("schedule=step:30,60,80:0.2", {"schedule": "step:30,60,80", "schedule_factor": 0.2}),
+        ("schedule=step:30,60,80", {"schedule": "step:30,60,80"}),
+        ("schedule=step:every7", {"schedule": "step", "schedule_epochs": 7.0}),
+        ("schedule=step:every30:0.5", {"schedule": "step", "schedule_factor": 0.5}),
+        ("schedule=cyclic:2:0.5", {"schedule": "cyclic", "schedule_epochs": 2.0, "schedule_factor": 0.5}),
+        ("lr_warmup=500", {"lr_warmup_steps": 500}),
+        ("lr_warmup=0.5e", {"lr_warmup_epochs": 0.5, "epochs": 1}),
+        ("optimizer=nesterov", {"nesterov": True}),
+        ("freeze=not:fc*,bn1*", {"train_only": "fc*,bn1*"}),
+        ("inject=no-exchange", {"sync": False}),
+        ("inject=unsynced-init,host-sync", {"init_sync": False, "item_sync": True}),
+        ("inject=barrier,many-writers,kill:0:3", {"step_barrier": True, "mistake": "many-writers", "fault": "kill:0:3",
+                                                  "num_devices": 2, "epochs": 1}),
+    ],
+)  # fmt: skip
+def test_an_option_of_several_fields_is_read_and_written_again(text, values):
+    option, _, value = text.partition("=")
+    others = {name: v for name, v in values.items() if name in ("epochs", "num_devices")}
+    others = {"gpus" if name == "num_devices" else name: v for name, v in others.items()}
+    config = parse(**{option: value}, **others)
+    assert config == RunConfig(**values)
+    words = [word for word in shlex.split(make_command(config)) if word.startswith(f"{option.upper()}=")]
+    assert words == [f"{option.upper()}={value}"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"inject": "nonsense"}, "INJECT=nonsense no-exchange barrier gradient-sum raise|kill|hang"),
+        ({"inject": "barrier,barrier"}, "INJECT=barrier,barrier"),
+        ({"inject": "kill:0:1,hang:0:2"}, "INJECT=kill:0:1,hang:0:2"),
+        ({"lr_warmup": "5x"}, "LR_WARMUP=5x 500 5e"),
+        ({"lr_warmup": "-1"}, "LR_WARMUP=-1"),
+        ({"schedule": "cyclic:x"}, "SCHEDULE=cyclic:x"),
+        ({"schedule": "step:30:0"}, "SCHEDULE=step:30:0"),
+        ({"schedule": "cosine:30:0.1"}, "SCHEDULE=cosine:30:0.1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_part_of_a_value_is_refused(given, words):
+    message = refused(parse, **given)
+    assert all(word in message for word in words.split()), message
+
+
+def test_there_are_no_more_options_than_95():
+    assert len(OWN) <= 95 and len({flag_of(f) for f in OWN}) == len(OWN)
+
+
 def test_every_option_says_what_it_is_and_of_which_section():
-    assert all(f.metadata["help"] for f in FIELDS.values())
+    assert all(f.metadata["help"] for f in OWN)
     assert names(*SECTIONS) == list(FIELDS) and all(section.__doc__ for section in SECTIONS)
 
 
@@ -369,10 +421,10 @@ def test_a_record_is_read_whatever_can_be_run_today():
         ({"data": "digits:/x"}, "DATA=digits:/x DATA_DIR"),
         ({"data": "synthetic", "epochs": 1, "target": 0.9}, "DATA=synthetic TARGET DATA=digits"),
         ({"data": "synthetic", "augment": True}, "DATA=synthetic AUGMENT"),
-        ({"nesterov": True, "optimizer": "adamw"}, "NESTEROV=1 OPTIMIZER=sgd"),
-        ({"lr_warmup_steps": 3, "lr_warmup_epochs": 1.0, "epochs": 2}, "LR_WARMUP_STEPS LR_WARMUP_EPOCHS"),
-        ({"lr_warmup_epochs": 1.0}, "LR_WARMUP_EPOCHS EPOCHS"),
-        ({"freeze": "a*", "train_only": "b*"}, "FREEZE TRAIN_ONLY"),
+        ({"nesterov": True, "optimizer": "adamw"}, "OPTIMIZER=nesterov OPTIMIZER=sgd"),
+        ({"lr_warmup_steps": 3, "lr_warmup_epochs": 1.0, "epochs": 2}, "LR_WARMUP=3 LR_WARMUP=1e"),
+        ({"lr_warmup_epochs": 1.0}, "LR_WARMUP=1e EPOCHS"),
+        ({"freeze": "a*", "train_only": "b*"}, "FREEZE=a* FREEZE=not:b*"),
         ({"evaluate": True}, "EVALUATE=1 RESUME PRETRAINED"),
         ({"evaluate": True, "resume": "x", "epochs": 1}, "EVALUATE=1 EPOCHS"),
         ({"resume": "x"}, "RESUME EPOCHS"),
@@ -394,7 +446,7 @@ def test_a_record_is_read_whatever_can_be_run_today():
         ({"schedule": "step:0,30"}, "SCHEDULE=step:0,30 from 1 on"),
         ({"schedule": "step:60,30"}, "SCHEDULE=step:60,30 earliest first"),
         ({"schedule": "step:30,30"}, "SCHEDULE=step:30,30 once"),
-        ({"schedule": "step:30,60", "schedule_epochs": 10.0}, "SCHEDULE=step:30,60 SCHEDULE_EPOCHS"),
+        ({"schedule": "step:30,60", "schedule_epochs": 10.0}, "SCHEDULE=step:30,60 epochs"),
         ({"val_batch": 8}, "VAL_BATCH EPOCHS EVALUATE=1"),
         ({"target": 0.9}, "TARGET EPOCHS"),
         ({"target": 98, "epochs": 1}, "TARGET=98 0.98"),
@@ -403,21 +455,21 @@ def test_a_record_is_read_whatever_can_be_run_today():
         ({"copy_to": "/a/folder"}, "COPY_TO=/a/folder s3://"),
         ({"checkpoint": True}, "CHECKPOINT EPOCHS"),
         ({"evaluate": True, "resume": "x", "track": "wandb"}, "EVALUATE=1 TRACK"),
-        ({"sync": False, "epochs": 1}, "SYNC=0 EPOCHS"),
+        ({"sync": False, "epochs": 1}, "INJECT=no-exchange EPOCHS"),
         ({"data": "digits", "skip_bad": True}, "DATA=digits SKIP_BAD"),
         ({"mode": "dp", "norm": "sync"}, "MODE=dp NORM=sync ddp horovod"),
         ({"mode": "dp", "compile": True}, "MODE=dp COMPILE=1 ddp horovod"),
-        ({"norm": "sync", "sync": False}, "SYNC=0 NORM=sync"),
+        ({"norm": "sync", "sync": False}, "INJECT=no-exchange NORM=sync"),
         ({"mode": "fsdp", "compile": True}, "MODE=fsdp COMPILE=1 ddp"),
         ({"mode": "fsdp", "param_dtype": "bf16", "precision": "fp32"}, "PARAM_DTYPE=bf16 PRECISION=fp32 =bf16"),
         ({"mode": "ddp", "param_dtype": "bf16"}, "PARAM_DTYPE MODE=fsdp"),
         ({"mode": "fsdp", "epochs": 1, "ema": 0.9}, "MODE=fsdp EMA ddp"),
         ({"mode": "fsdp", "epochs": 1, "replicas": True}, "MODE=fsdp REPLICAS ddp"),
-        ({"mode": "fsdp", "sync": False}, "SYNC MODE=ddp"),
+        ({"mode": "fsdp", "sync": False}, "INJECT=no-exchange MODE=ddp"),
         ({"mode": "ddp", "reshard": False}, "RESHARD MODE=fsdp"),
-        ({"mode": "zero1", "init_sync": False}, "INIT_SYNC MODE=ddp"),
+        ({"mode": "zero1", "init_sync": False}, "INJECT=unsynced-init MODE=ddp"),
         ({"mode": "local", "epochs": 2, "swa": 1}, "MODE=local SWA ddp"),
-        ({"mode": "zero1", "num_devices": 2, "mistake": "gradient-sum"}, "MISTAKE=gradient-sum MODE=ddp"),
+        ({"mode": "zero1", "num_devices": 2, "mistake": "gradient-sum"}, "INJECT=gradient-sum MODE=ddp"),
         ({"mode": "ddp", "local_steps": 2}, "LOCAL_STEPS MODE=local"),
         ({"precision": "fp16", "compression": "powersgd"}, "COMPRESSION=powersgd PRECISION=bf16"),
         ({"mode": "horovod", "adasum": True, "clip_norm": 1.0}, "ADASUM=1 CLIP_NORM"),

@@ -179,7 +179,7 @@ def test_a_mistake_that_cannot_be_made_is_refused_in_a_line(name):
     options, words = REFUSED[name]
     with pytest.raises(UserError, match=words) as refused:
         script(name, **options)
-    assert f"MISTAKE={name}" in str(refused.value) and "\n" not in str(refused.value)
+    assert f"INJECT={name}" in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("options", [{"mode": "independent"}, {"sync": False}])
@@ -194,8 +194,8 @@ def test_a_bound_makes_no_mistakes(options):
         ("no-reshufle", {}, "did you mean no-reshuffle"),
         (None, {}, "or all"),
         ("host-sync", {"mode": "dp"}, "use MODE=ddp or horovod"),
-        ("host-sync", {"item_sync": True}, "ITEM_SYNC"),
-        ("host-sync", {"mistake": "whole-data"}, "MISTAKE belongs to single runs"),
+        ("host-sync", {"item_sync": True}, "INJECT"),
+        ("host-sync", {"mistake": "whole-data"}, "INJECT belongs to single runs"),
         ("host-sync", {"num_devices": 1}, "GPUS=2 or more"),
     ],
 )

@@ -214,4 +214,4 @@ def test_the_page_answers_and_says_how_to_repeat_it(suite):
     command = UNSYNCED.repeat(suite)
     words = dict(word.split("=") for word in command.split()[3:])
     assert command.startswith("make mistake unsynced-init ") and (words["GPUS"], words["SEEDS"]) == ("2", "4")
-    assert words["WEIGHT_DECAY"] == "0.1" and not {"REPLICAS", "INIT_SYNC", "CHECKPOINT", "DATA"} & set(words)
+    assert words["WEIGHT_DECAY"] == "0.1" and not {"REPLICAS", "INJECT", "CHECKPOINT", "DATA"} & set(words)

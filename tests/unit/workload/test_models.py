@@ -340,7 +340,7 @@ def test_frozen_names_are_returned():
     [
         ({"freeze": "layr1*"}, r"FREEZE: no parameter is called layr1\*: did you mean layer"),
         ({"freeze": "conv1*,layer1"}, r"FREEZE: no parameter is called layer1: did you mean layer1\.\*"),
-        ({"train_only": "head*"}, r"TRAIN_ONLY: no parameter is called head\*: this model has conv1\.\*, bn1\.\*"),
+        ({"train_only": "head*"}, r"FREEZE: no parameter is called head\*: this model has conv1\.\*, bn1\.\*"),
         ({"freeze": "*"}, r"FREEZE=\* leaves nothing to train"),
     ],
 )

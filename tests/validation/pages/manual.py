@@ -17,7 +17,7 @@ from bench.cli import COMMANDS
 from bench.cli.actions.run_output import announce, print_run
 from bench.cli.base import GROUPS, Command
 from bench.config.data_sets import DATA_SETS
-from bench.config.fields import base_type, variable_of
+from bench.config.fields import base_type, in_words, variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, SECTIONS
 from bench.errors import ExitCode
@@ -81,7 +81,7 @@ def more(f: dataclasses.Field) -> Iterator[str]:
 def modes() -> str:
     rows = []
     for name, info in MODES.items():
-        own = ", ".join(f"`{variable_of(FIELDS[knob])}`" for knob in info.knobs)
+        own = ", ".join(dict.fromkeys(f"`{variable_of(FIELDS[knob])}`" for knob in info.knobs))
         rows.append([f"`{name}`", info.summary, " or ".join(info.launchers), own])
     head = [("`MODE`", False), ("what it is", False), ("started by", False), ("its own options", False)]
     return markdown.table(head, rows)
@@ -101,8 +101,7 @@ def data_sets() -> str:
 def mistakes() -> str:
     rows = []
     for mistake in DETECTED.values():
-        switch = " ".join(f"`{variable_of(FIELDS[k])}={int(v) if v is False or v is True else v}`"
-                          for k, v in mistake.wrong.items())  # fmt: skip
+        switch = " ".join(f"`{in_words(FIELDS[name], value)}`" for name, value in mistake.wrong.items())
         made = switch if mistake.lab else "not: a Watch sees it" if mistake.watched else "not: it is detected alone"
         rows.append([f"`{mistake.name}`", mistake.title, made, mistake.consequence, mistake.remedy])
     head = [("name", False), ("the mistake", False), ("made on purpose by", False), ("what comes of it", False),

@@ -14,7 +14,7 @@ from tests import profiles
     (["--mode=ddp", "--compute=RUN", "--link=25gbit"], "needs links of 25000 Mbit/s"),
     (["--mode=ddp", "--compute=RUN", "--dilate=0.5"], "DILATE=0.5: a number from 1"),
     (["--mode=ddp", "--compute=RUN", "--nodes=1"], "NODES=1: a whole number from 2 to 64"),
-    (["--mode=ddp", "--compute=RUN", "--cycle-time-ms=5"], "CYCLE_TIME_MS is an option of MODE=horovod"),
+    (["--mode=ddp", "--compute=RUN", "--cycle-time-ms=5"], "CYCLE_TIME_MS=5.0 is an option of MODE=horovod"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused_in_one_line_before_a_cluster_is_made(words, said, tmp_path, capsys):
     run = str(profiles.record(tmp_path / "profile"))
