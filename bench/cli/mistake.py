@@ -31,5 +31,5 @@ SHOW = Command("mistake show", "explain", "one known mistake explained: conseque
 CHECK = Command("mistake check", "explain", "search records for the known mistakes",
                 "RECORDS=folder", run=action("check_records"), positional={"records": RECORDS})  # fmt: skip
 DEMO = of_study(STUDIES["lab"], positional={"name": NAME | {"help": "name of a mistake with a demo, or all"}})
-COMMAND = Command("mistake", "explain", "known mistakes of data-parallel training: list, explain, reproduce, search for",
+COMMAND = Command("mistake", "explain", "known mistakes of data-parallel training: list, explain, reproduce, find",
                   run=show_all, parts=(SHOW, DEMO, of_study(STUDIES["unsynced"]), CHECK))  # fmt: skip
