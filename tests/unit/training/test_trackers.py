@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.process.guard import alive
 from bench.training import trackers
@@ -342,9 +343,12 @@ def test_a_folder_of_the_packages_name_is_not_the_package(package, tmp_path):
     assert line.startswith(f"TRACK={package} needs {package}") and "[track]" in line
 
 
-def test_an_unknown_tracker_is_one_clear_line(tmp_path):
-    with pytest.raises(UserError, match=r"TRACK=mlflow.*none, tensorboard, wandb"):
-        open_tracker("mlflow", tmp_path, CONFIG, 0)
+def test_an_unknown_tracker_is_one_clear_line():
+    """And each known one has its class."""
+    for kind in KINDS:
+        assert RunConfig(track=kind).track == kind
+    with pytest.raises(UserError, match=f"TRACK=mlflow.*{', '.join(KINDS)}$"):
+        RunConfig(track="mlflow")
 
 
 @pytest.mark.parametrize(("kind", "rank"), [("none", 0), *((kind, 1) for kind in KINDS)])
