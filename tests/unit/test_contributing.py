@@ -24,6 +24,15 @@ def test_each_step_of_a_journey_is_there():
             assert not step["name"] or re.search(rf"^(?:def|class) {step['name']}\b", source, re.MULTILINE), step[0]
 
 
+def test_each_name_in_a_journey_is_in_one_of_its_files():
+    for title in ("A run, from top to bottom", "A comparison"):
+        text = journey(title)
+        files = re.findall(r"(?:bench/[\w/]+\.py|Makefile)", text)
+        sources = "\n".join((ROOT / file).read_text() for file in files)
+        for name in re.findall(r"`(\w+)`", text):
+            assert re.search(rf"\b{name}\b", sources), name
+
+
 def test_the_table_of_floors_is_the_one_that_lint_checks():
     (layers,) = re.findall(r"^layers = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
     floors = [set(re.findall(r"\w+", line)) for line in layers.strip().splitlines()]
