@@ -46,5 +46,5 @@ MODE = Command(
         "--examples": FROM_1 | {"help": "examples per epoch [size of the data set]"},
     }, gone={"--rate": "--link=RATE,LATENCY", "--nodes": "--devices"},
 )  # fmt: skip
-COMMAND = Command("predict", "explain", "does it fit (memory), how fast on more devices (step), which mode to use (mode)",
+COMMAND = Command("predict", "explain", "does it fit (memory), how fast on more devices (step), which mode (mode)",
                   parts=(STEP, MEMORY, MODE))  # fmt: skip
