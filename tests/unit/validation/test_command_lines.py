@@ -29,7 +29,7 @@ COMMAND = "|".join(sorted(NAMES, key=len, reverse=True))
 VALUE = r"""(?:"[^"]*"|[^\s()`]+)"""
 IN_TEXT = re.compile(
     rf"\b((?:make|bench) (?:{COMMAND})\b(?: (?:{'|'.join(sorted(PARTS))})\b)?(?: [\w/.]+(?= --))?"
-    rf"(?: (?:--[\w-]+(?:[= ]{VALUE})?|[A-Z_]+={VALUE}))*)"
+    rf"(?: (?:--[\w-]+(?:[= ]{VALUE})?|[A-Z_]+={VALUE}|\x00))*)"
 )  # in a string there may be prose after it
 PLACEHOLDER = re.compile(r"…|\.\.\.|<.*>|\x00|^[A-Z_]+$|^all$")  # GPUS=all: as many as this machine has
 
@@ -194,6 +194,8 @@ def test_enough_lines_are_found():
         ("Then `make report\nOUT=a` does, as `a.py` and make help do.", ["make report OUT=a"]),
         ('```python\nprint("then make compare GPUS=2")\n```\n', ["make compare GPUS=2"]),
         ('```python\nshell(f"bench predict step --link {rate}mbit")\n```\n', ["bench predict step --link \0mbit"]),
+        ('```python\nmore = f"--rate {n}"\nshell(f"bench cluster emulate --compute {r} {what} {more}")\n```\n',
+         ["bench cluster emulate --compute \0 \0 --rate \0"]),
         ('```python\ncommon = dict(LR=1)\ncourse.bench("compare", GPUS=2, **common)\n```\n',
          ["make compare GPUS=… LR=…"]),
     ],
