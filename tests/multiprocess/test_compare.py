@@ -149,7 +149,7 @@ def test_an_unwritable_folder_is_one_line(tmp_path, suite):
 
 
 def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path, ranks, modes):
-    options = TINY | {"device": "cpu", "gpus": 2, "image_size": 8, "batch": 256, "epochs": 1, "lr_warmup_epochs": 0}
+    options = TINY | {"device": "cpu", "gpus": 2, "image_size": 8, "batch": 256, "epochs": 1, "lr_warmup_steps": 0}
     result = ranks.bench("compare", "accuracy", *flags(**options, seeds=2, seed=5), "--out", tmp_path, out=tmp_path)
     assert result.code == 0, result.stderr
     said = " ".join(result.stdout.split())

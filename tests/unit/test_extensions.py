@@ -268,7 +268,7 @@ SMALL = ("--gpus=2", "--device=cpu", "--threads=2", "--timeout=120")
 @pytest.fixture(scope="module")
 def trained(copy):
     """Two ranks of the new mode, by the new engine, train the new workload with the new mistake and the new option."""
-    copy.run("run", "--mode=sharded", "--data=rows", "--batch=2", "--epochs=1", "--warmup=1", "--mistake=one-example",
+    copy.run("run", "--mode=sharded", "--data=rows", "--batch=2", "--epochs=1", "--warmup=1", "--inject=one-example",
              "--patience=3", "--profile=1", "--memory=1", "--baselines=0", "--out=runs", *SMALL)  # fmt: skip
     (record,) = (json.loads(path.read_text()) for path in (copy.folder / "runs").glob("*/record.json"))
     return record

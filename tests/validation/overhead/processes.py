@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.config.combined import is_part
+from bench.config.command_line import given_words
 from bench.config.fields import flag_of
 from bench.config.options import FIELDS, RunConfig
 from bench.errors import RunFailed
@@ -91,9 +93,9 @@ def changes(config: RunConfig) -> dict:
 
 def flags(config: RunConfig) -> list[str]:
     """The same as words of the command line."""
-    given = changes(config)
-    fields = [f for f in FIELDS.values() if f.name in given]
-    return [f"{flag_of(f)}={int(v) if isinstance(v := given[f.name], bool) else v}" for f in fields]
+    fields = [f for f in FIELDS.values() if f.name != "out" and not is_part(f)]
+    pairs = [(f, words.partition("=")[2]) for f in fields if (words := given_words(config, f))]
+    return [f"{flag_of(f)}={text}" for f, text in pairs]
 
 
 def read_record(out: Path) -> dict:
