@@ -225,6 +225,14 @@ def name_rows(axes, names: Iterable[str], **options) -> None:
     axes.tick_params(axis="y", length=0)
 
 
+def title_panel(axes, lines: list[str]) -> None:
+    """A title as wide as the picture, above axes that are narrower by the names of their rows."""
+    axes.set_title("\n".join([" "] * len(lines)), loc="left", size=SMALL)  # its room
+    text = axes.annotate("\n".join(lines), (MARGIN / WIDTH, 1), (0, 4), ("figure fraction", "axes fraction"),
+                         "offset points", va="bottom", size=SMALL, linespacing=1.2)  # fmt: skip
+    text.set_in_layout(False)
+
+
 def finish(axes, x: str = "", y: str = "", grid: str = "x", legend: int = 0) -> None:
     """The labels of the axes, the grid (of "x" vertical lines), and a legend of so many columns above."""
     if x:

@@ -18,17 +18,19 @@ from bench.errors import UserError
 from bench.foreign import result as foreign_result
 from bench.foreign import scaling
 from bench.mistakes import MISTAKES
-from bench.predict.advice.answers import of_measured, standing
+from bench.predict.advice.answers import of_measured
 from bench.record import describe
+from bench.record.disturbance import undisturbed
 from bench.record.view import Record
 from bench.report import pool_figure
-from bench.report.advice import facts_of
+from bench.report.advice import choose_suite, facts_of
 from bench.report.pooling import machine_of
 from bench.studies.compare.study import COMPARE
 from bench.studies.registry import STUDIES, study_of
 from bench.tasks.network import result as network_result
 from bench.tasks.network.record import by_suite as networks_by_suite
 
+FOLDED = ("What holds the step back",)  # answers of an advice that the first screen has no room for
 NAMES = {"n": "steps"}  # of columns, where a page says more than a terminal
 
 
@@ -63,10 +65,17 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
         before = shown.get(subject(suite))
         if before is None or completeness(suite) >= completeness(before):
             shown[subject(suite)] = suite
-    order = sorted(shown, key=place_of)
+    kept = [suite for suite in suites if suite is shown[subject(suite)]]
+    advised, advice = advice_of(kept)
+    order = sorted(shown, key=lambda key: (shown[key] is not advised, place_of(key)))
     twins = Counter(key[:2] for key in order)
     sections = [(study_of(shown[key]), section(shown[key], twins[key[:2]] > 1)) for key in order]
-    lines = [line_of(suite) for suite in reversed(suites) if suite is not shown[subject(suite)]]
+    if advised and not sections[0][1]["refusal"]:
+        first = sections[0][1]
+        first["advice"] = advice
+        if not advice["withheld"]:  # the picture states each pair beside it
+            first["answers"] = [line for line in first["answers"] if line not in first["drawn"]]
+    lines = [line_of(suite) for suite in reversed(suites) if suite not in kept]
     measured = {name: (found, network_result.standing(found)[0])
                 for name, found in networks_by_suite(networks).items()}  # fmt: skip
     newest = {(standing, describe.machine_line(found[0])): found for found, standing in measured.values()}
@@ -86,7 +95,6 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template("page.html.j2").render(
-        advice=advice_section(suites),
         sections=[found for study, found in sections if not study.card],
         networks=[network_section(found) for found in newest.values()],
         foreign=foreign_section(foreign) if foreign else None,
@@ -100,16 +108,20 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
     )
 
 
-def advice_section(suites: list[Suite]) -> dict | None:
-    """What the newest comparison answers; None without one."""
+def advice_of(suites: list[Suite]) -> tuple[Suite | None, dict | None]:
+    """The comparison that comes first on the page, and what it recommends; None, None without one."""
     if not any(suite.study == COMPARE.name and suite.n for suite in suites):
-        return None
+        return None, None
     try:
         facts = facts_of(suites, [])
     except UserError:  # the suite's own section says why
-        return None
-    return {"flag": facts.unfair, "withheld": facts.withheld, "answers": of_measured(facts),
-            "standing": standing(facts)}  # fmt: skip
+        return None, None
+    first = [answer for answer in of_measured(facts) if answer.heading not in FOLDED]
+    return choose_suite(suites), {
+        "withheld": facts.withheld,
+        "lines": [line for answer in first for line in answer.lines],
+        "folded": [answer for answer in of_measured(facts) if answer.heading in FOLDED],
+    }
 
 
 def place_of(key: Subject) -> tuple:
@@ -151,6 +163,8 @@ def section(suite: Suite, twin: bool = False) -> dict:
         "said": study.said(suite),
         "standing": style.standing(suite),
         "disturbance": suite.disturbance,
+        "quiet": "" if suite.first.config.epochs else undisturbed(suite.records)[1],
+        "advice": None,
         "preview": suite.n < FEWEST_ROUNDS,
         "notes": notes(suite),
         "command": study.repeat(suite),
@@ -163,16 +177,23 @@ def section(suite: Suite, twin: bool = False) -> dict:
         result = study.result(suite)
     except UserError as error:
         return found | {"refusal": str(error)}
+    figures = study.figures(result)
     preview = [f"preview: n = {suite.n}, no interval and no verdict"] if suite.n < FEWEST_ROUNDS else []
     return found | {
         "answers": preview + study.answer(result),
         "flag": style.flag(result.certificate),
         "fair": result.certificate.sentence(),
         "pictures": [picture(suite.id, f"{study.heading}: {name.replace('-', ' ')}", figure)
-                     for name, figure in study.figures(result).items()],
+                     for name, figure in figures.items()],
+        "drawn": drawn_pairs(suite, result) if "ratios" in figures else set(),
         "tables": study.grids(result) + memory_grids([program.first for program in suite.programs.values()]),
         "certificate": tables.certificate_grids(result.certificate),
     }  # fmt: skip
+
+
+def drawn_pairs(suite: Suite, result) -> set[str]:
+    """What the ratio picture of a comparison says of its pairs, each with its interval."""
+    return {pair.sentence() for pair in result.pairs if not pair.flagged} if suite.study == COMPARE.name else set()
 
 
 def memory_grids(records: list[Record]) -> list[Grid]:
@@ -232,7 +253,8 @@ def runs_section(records: list[Record]) -> dict | None:
     newest, drawn = newest_first(records), pool_figure.single_runs_figures(records).values()
     return {
         "pictures": [picture("single-runs", "Runs made one by one", figure) for figure in drawn],
-        "tables": [runs_grid(newest), *memory_grids(records)],
+        "table": runs_grid(newest),
+        "memory": memory_grids(records),
         "commands": commands_of(newest),
     }
 
@@ -246,14 +268,16 @@ def commands_of(records: list[Record]) -> list[tuple[str, str]]:
 
 
 def runs_grid(newest: list[Record]) -> Grid:
-    """Runs of no suite. If all ran on one machine, the caption names it."""
+    """Runs of no suite. The caption names their machine; of several each has a short name, in a column."""
     grid, machines = tables.single_runs_grid(newest), [describe.machine_line(record) for record in newest]
     rows = [[when(record), *row] for record, row in zip(newest, grid.rows, strict=True)]
     head = [("started", False), *((NAMES.get(name, name.replace("\n", " ")), number) for name, number in grid.head)]
-    if len(set(machines)) == 1:
+    names = {machine: f"M{number}" for number, machine in enumerate(sorted(set(machines)), 1)}
+    if len(names) == 1:
         return replace(grid, head=head, rows=rows, caption=f"{grid.caption}. {machines[0]}")
-    rows = [[*row, machine] for row, machine in zip(rows, machines, strict=True)]
-    return replace(grid, head=[*head, ("machine", False)], rows=rows)
+    rows = [[*row, names[machine]] for row, machine in zip(rows, machines, strict=True)]
+    caption = ". ".join([grid.caption, *(f"{name}: {machine}" for machine, name in names.items())])
+    return replace(grid, head=[*head, ("machine", False)], rows=rows, caption=caption)
 
 
 def failed_grid(records: list[Record]) -> Grid:

@@ -4,12 +4,13 @@ import statistics
 import textwrap
 
 from bench.analysis import style
+from bench.record import describe
 from bench.record.view import Record
 from bench.report.pooling import Group, Panel, machines_of, panels_of, usable
 
 NAME = 33  # letters in a line of a row's name
-HEAD = 3.8  # inches for a line of a panel's title
-MOST_PANELS, MOST_ROWS, MOST_BARS = 6, 60, 24  # the table has the rest
+MOST_PANELS, MOST_ROWS = 6, 60  # the table has the rest
+MOST_RUN_PANELS, MOST_BARS = 12, 24
 
 
 def plural(count: int, noun: str) -> str:
@@ -41,7 +42,7 @@ def draw(panels: list[Panel]):
 
 def draw_panel(axes, panel: Panel, groups: list[Group], names: dict) -> None:
     kind = "CPU, no GPU used: N CPU workers stand for N devices" if panel.device == "cpu" else "GPU"
-    title = [*style.wrapped(kind, style.SMALL, HEAD), *style.wrapped(panel.workload, style.SMALL, HEAD)]
+    title = [*style.wrapped(kind, style.SMALL), *style.wrapped(panel.workload, style.SMALL)]
     for y, group in enumerate(groups):
         look = group.first.mode.look
         low, high = group.interval or (group.mean, group.mean)
@@ -60,7 +61,7 @@ def draw_panel(axes, panel: Panel, groups: list[Group], names: dict) -> None:
 
 
 def finish_axes(axes, panel: Panel, title: list[str], end: float) -> None:
-    axes.set_title("\n".join(title), loc="left", size=style.SMALL + 0.5)
+    style.title_panel(axes, title)
     axes.set_xlim(0, end)
     style.vertical_grid(axes)
     axes.set_xlabel(f"{panel.units} per second, all devices together", size=style.SMALL)
@@ -82,7 +83,7 @@ def draw_bars(panels: list[Panel]):
     """Runs made one by one: a panel for each workload, a bar for each program, its run or the mean of several. panels:
     not empty."""
     newest = sorted(panels, key=lambda panel: max(r.started_at for g in panel.groups for r in g.records), reverse=True)
-    shown = [(panel, panel.groups[:MOST_BARS]) for panel in newest[:MOST_PANELS]]
+    shown = [(panel, panel.groups[:MOST_BARS]) for panel in newest[:MOST_RUN_PANELS]]
     names = machines_of([panel for panel, _ in shown])
     left = sum(len(panel.groups) for panel in panels) - sum(len(groups) for _, groups in shown)
     foot = ["Where a program ran several times, the bar is their mean and a dot is a run."]
@@ -92,7 +93,7 @@ def draw_bars(panels: list[Panel]):
     titles = []
     for panel, _ in shown:
         kind = "CPU processes, no GPU used" if panel.device == "cpu" else "GPU"
-        titles.append(style.wrapped(f"{kind}: {panel.workload}", style.SMALL, HEAD))
+        titles.append(style.wrapped(f"{kind}: {panel.workload}", style.SMALL))
     heights = [0.95 + 0.16 * len(title) + 0.36 * len(groups) for title, (_, groups) in zip(titles, shown, strict=True)]
     title = "Single runs: one run each, no interval, no verdict"
     paper = style.canvas(None, title, sum(heights), None, tuple(foot))
@@ -117,8 +118,9 @@ def draw_bars_panel(axes, groups: list[Group], names: dict) -> None:
 
 
 def bar_name(group: Group, names: dict) -> str:
-    mode, devices = group.first.config.mode, group.num_devices
-    options = group.title.removeprefix(f"{mode} {devices}").lstrip(", ")
+    config, devices = group.first.config, group.num_devices
+    where = describe.devices_cell(group.first) if config.share_gpu else plural(devices, "device")
+    options = group.title.removeprefix(f"{config.mode} {devices}").replace(" share_gpu=1", "").lstrip(", ")
     more = [names.get(group.machine, ""), options, f"{group.n} runs" if group.n > 1 else ""]
     more += ["disturbed"] if group.disturbed else []
-    return "\n".join(filter(None, [f"{mode}, {plural(devices, 'device')}", ", ".join(filter(None, more))]))
+    return "\n".join(filter(None, [f"{config.mode}, {where}", ", ".join(filter(None, more))]))

@@ -109,8 +109,8 @@ def against_bare(harness_s: list[float], bare_s: list[float], examples: int) -> 
 
 
 def fastest(default: float, others: dict[str, float], reported: dict[str, float] | None = None) -> Answer:
-    """Whether none of ``others`` is faster than the default. reported: settings that are not judged: they change the
-    precision or the batch."""
+    """Whether none of ``others`` is faster than the default. reported: settings that are not judged, as they change
+    the precision or the batch."""
     ratios = {name: speed / default for name, speed in (others | (reported or {})).items()}
     ok = all(ratios[name] <= FASTER_THAN_DEFAULT for name in others)
     return Answer(ok, {"default examples/s": default, **{f"{name} / default": ratio for name, ratio in ratios.items()}})

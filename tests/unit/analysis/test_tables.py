@@ -229,7 +229,7 @@ def test_the_page_has_the_same_table_of_single_runs_and_of_a_suite():
 
 
 def test_single_runs_name_the_options_in_which_they_differ():
-    """Runs in bf16 and fp16, with another memory format, or of ranks that share a GPU, looked alike."""
+    """As seen on an H100: runs in bf16 and fp16, or of ranks that share a GPU, looked the same."""
     usual = {"device": "cuda", "precision": "bf16", "plain": False, "channels_last": True}
     runs = [
         records.record("single", num_devices=1, **usual),
