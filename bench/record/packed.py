@@ -28,11 +28,9 @@ def find_files(place: Path, pattern: str) -> list[Path]:
     """All files below a folder whose names match, in packs as well. ``place`` may also be a pack, or a folder in one. A
     pack that cannot be read is among the paths: reading it gives the error."""
     place = Path(place)
-    if place.is_dir():
-        found = {path for path in place.rglob(pattern) if path.name not in PACKS}
-        packs = [path for name in PACKS for path in place.rglob(name)]
-    else:
-        found, packs = set(), [place] if place.name in PACKS else packs_above(place)
+    found = {path for path in place.rglob(pattern) if path.name not in PACKS} if place.is_dir() else set()
+    packs = [path for name in PACKS for path in place.rglob(name)] if place.is_dir() else []
+    packs += [place] if place.name in PACKS else packs_above(place)
     for pack in packs:
         try:
             members = paths_in(pack)
@@ -42,6 +40,11 @@ def find_files(place: Path, pattern: str) -> list[Path]:
         found |= {path for path in members if fnmatch.fnmatchcase(path.name, pattern)
                   and (place == pack or path.is_relative_to(place))}  # fmt: skip
     return sorted(found)
+
+
+def folder_of(place: Path) -> Path:
+    """Where files about the records of a place are written: the folder itself, or a pack's."""
+    return next(path for path in (place, *place.parents) if path.is_dir())
 
 
 def holds_records(place: Path) -> bool:

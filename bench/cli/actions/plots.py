@@ -6,6 +6,7 @@ from bench.analysis import drawing
 from bench.analysis.suite import suites_of
 from bench.cli.base import DEFAULT_FOLDER, warn
 from bench.errors import UserError, printable
+from bench.record import packed
 from bench.record.read import find_records
 from bench.report import pool_figure
 from bench.studies.registry import study_of
@@ -31,7 +32,7 @@ def run(args) -> int:
         save(drawn, suite.folder)
     for found in by_suite(networks).values():
         save(result.figures(found), place_of(found))
-    save(single, folder)
+    save(single, packed.folder_of(folder))
     for sentence in refused:
         warn(f"refused: {sentence}")
     if not suites and not networks and not single:

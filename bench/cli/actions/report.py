@@ -10,6 +10,7 @@ from bench.errors import ExitCode, UserError
 from bench.foreign import result as foreign_result
 from bench.foreign import scaling
 from bench.foreign.record import find as find_foreign
+from bench.record import packed
 from bench.record.describe import machine_line
 from bench.record.read import find_records
 from bench.record.view import Record
@@ -66,7 +67,7 @@ def table_and_page(args, with_page: bool) -> int:
     if with_page:
         from bench.report import page
 
-        place = Path(args.out or (folder if folder.is_dir() else folder.parent) / "report.html")
+        place = Path(args.out or packed.folder_of(folder) / "report.html")
         path = page.write_page(*suites_and_others(records), refused, place, networks, foreign)
         print(f"report: {path}", flush=True)
     return ExitCode.REFUSED if refused and not records + networks + foreign else ExitCode.DONE

@@ -92,11 +92,15 @@ def test_one_record_is_named_by_its_path_in_a_pack(both, monkeypatch, capsys):
     for place in (packs / SUITE / RUN / "record.json", packs / SUITE / RUN):
         assert [record.data for record in records_at(place)[0]] == [wanted.data]
     assert len(records_at(packs / SUITE / "records.jsonl.gz")[0]) == 2
+    (packs / SUITE / RUN / "pictures").mkdir(parents=True)  # its folder is in the pack, and now on the disk too
+    assert [record.data for record in records_at(packs / SUITE / RUN)[0]] == [wanted.data]
     monkeypatch.chdir(packs / SUITE)
     assert load(Path(RUN) / "record.json").data == wanted.data
     with pytest.raises(BadRecord, match="holds 2 records"):
         load(packs / SUITE / "records.jsonl.gz")
-    assert cli.main(["report", str(packs), "--format=csv"]) == 0
+    for form in ("csv", "html", "plots"):
+        assert cli.main(["report", str(packs / "runs.jsonl.gz"), f"--format={form}"]) == 0
+    assert (packs / "report.html").exists() and (packs / "pictures" / "runs.svg").exists()
     assert cli.main(["diff", str(packs / SUITE / RUN), str(folders / SUITE / RUN)]) == 0
     assert f"{wanted.throughput:.1f}" in capsys.readouterr().out
 

@@ -22,6 +22,7 @@ from bench.predict.step import profile as profiles
 from bench.predict.step.engines import ENGINES
 from bench.predict.step.profile import Profile
 from bench.predict.step.result import forecast
+from bench.record import packed
 from bench.record.read import find_runs
 from bench.record.view import Record
 
@@ -33,7 +34,7 @@ def rows_of(folder: str, known: dict[str, Record]) -> tuple[list[dict], Counter]
     """A row for each mode of each comparison below a folder that belongs to a profile, without its prediction; why
     others do not, and how many. known: model -> the profile's record. Raises UserError where none belongs, and
     BadRecord."""
-    if not (place := Path(folder).expanduser()).is_dir():
+    if not packed.holds_records(place := Path(folder).expanduser()):
         raise UserError(f"--measured {folder} is no folder")
     rows, left_out = [], Counter()
     for suite in suites_of(find_runs(place)):
