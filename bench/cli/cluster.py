@@ -32,7 +32,7 @@ EMULATE = Command(
     note="Writes emulation.json, which no comparison reads.",
 )  # fmt: skip
 COMMAND = Command(
-    "cluster", "measure", "a command on a cluster of network namespaces (for real machines: `bench run --hosts`)",
+    "cluster", "measure", "a command on a cluster of network namespaces (for real machines: HOSTS of `bench run`)",
     'NODES=2 LINK=100mbit CMD="make compare"', run=run, needs=HOROVOD, flags={
         "--cmd": {"help": "a shell command; HOSTS, REMOTE and IFACE are set for it"},
         "--nodes": NODES,

@@ -123,7 +123,8 @@ def with_hosts(args: argparse.Namespace) -> dict[str, str | None]:
 
 
 def make_command(config: RunConfig) -> str:
-    found = [given_words(config, f) for f in FIELDS.values() if f.name != "out" and not is_part(f)]
+    found = [given_words(config, f) for f in dataclasses.fields(config)
+             if f.name not in ("out", "label") and not is_part(f)]  # fmt: skip
     pairs = [words.partition("=") for words in found if words]
     return " ".join(["make bench", *(f"{name}={shlex.quote(text)}" for name, _, text in pairs)])
 

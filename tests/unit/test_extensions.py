@@ -311,7 +311,7 @@ def test_a_mistake_is_made_found_and_listed(copy, trained):
     done = subprocess.run(command, cwd=copy.folder, capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(copy.folder)}, timeout=60)  # fmt: skip
     assert done.returncode == 3 and "one-example" in done.stdout
-    assert "one-example" in copy.run("mistake", "demo", "--help")
+    assert "one-example" in copy.run("mistake")
 
 
 def test_a_study_with_its_picture_and_a_data_set(copy):

@@ -193,7 +193,7 @@ def test_a_place_where_nothing_can_be_written(line, place, capsys):
 @pytest.mark.parametrize("words", WITHOUT_EFFECT)
 def test_an_option_that_would_change_nothing(words, place, capsys):
     said = answered(["run", "--device", "cpu", "--mode", "single", *shlex.split(words)], place, capsys, codes=(2,))
-    assert said.count("\n") == 1 and "leave it out" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("config", ["{}", "null", "[]", '{"model": 7}', '{"data": []}', "[" * 100_000, "\xff"])

@@ -7,7 +7,7 @@ from bench.cli.base import needed
 from bench.config.fields import is_unicode
 from bench.errors import UserError, printable
 
-TEMPLATE = Path(__file__).parents[1] / "workload" / "own" / "template.py"
+TEMPLATE = Path(__file__).parents[2] / "workload" / "own" / "template.py"
 
 
 def run(args) -> int:

@@ -207,7 +207,8 @@ def test_every_help_lists_every_command_in_its_group(form, heading, entry, of_ma
         lines = [line for line in lines if line.group == group]
         names = [line.make if of_make else line.name for line in lines]
         assert re.findall(entry, section, re.MULTILINE) == names
-        assert all(line.help in section and ", ".join(line.parts) in section for line in lines)
+        assert all(line.help in section for line in lines)
+        assert all(f"{line.make if of_make else line.name} {part}" in section for line in lines for part in line.parts)
 
 
 def test_help_says_with_which_codes_every_command_ends():
@@ -433,13 +434,11 @@ def test_report_writes_one_page_without_torch(suites, no_torch):
     assert "<svg" in page.read_text() and "single" in page.read_text()
 
 
-def test_plots_of_a_suite_are_every_picture_twice(suites, no_torch):
+def test_plots_of_a_suite_are_every_picture(suites, no_torch):
     result = bench("report", suites, "--format=plots", env=no_torch)
     assert result.code == 0, result.stderr
     made = sorted(path.name for path in suites.rglob("pictures/*"))
-    assert made == sorted(
-        f"{n}.{k}" for n in ("ratios", "throughput", "memory", "memory-over-time") for k in ("svg", "png")
-    )
+    assert made == sorted(f"{name}.svg" for name in ("ratios", "throughput", "memory", "memory-over-time"))
 
 
 def test_plots_of_single_runs_is_one_picture(records, no_torch):

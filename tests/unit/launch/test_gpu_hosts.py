@@ -107,7 +107,7 @@ HOSTS = {
     ],
     "`CUDA_VISIBLE_DEVICES` names what is not there": [
         ({"visible": "9"}, REFUSED, r"CUDA_VISIBLE_DEVICES=9: 9 does not match one of the 4 GPUs.*DEVICE=cpu"),
-        ({"visible": "GPU-ff"}, REFUSED, r"GPU-ff is none"),
+        ({"visible": "GPU-ff"}, REFUSED, r"GPU-ff does not match"),
         ({"visible": "1,1"}, REFUSED, r"names a GPU twice"),
         ({"given": {"gpu_ids": "0,7"}}, REFUSED, r"GPUS=0,7: 7 is not here"),
     ],

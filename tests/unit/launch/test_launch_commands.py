@@ -843,7 +843,7 @@ def test_what_torch_or_the_machine_has_not_is_refused_before_anything_starts(mac
 
 
 def test_a_numa_binding_is_torchruns_and_of_gpus():
-    with pytest.raises(UserError, match="leave LAUNCHER=spawn out"):
+    with pytest.raises(UserError, match="NUMA_BINDING=1 needs LAUNCHER=torchrun"):
         RunConfig(mode="ddp", launcher="spawn", numa_binding=True)
     with pytest.raises(UserError, match="this run uses none"):
         config_of(numa_binding=True)

@@ -272,7 +272,7 @@ HOOKS = set(re.findall(r'\.ask\("(\w+)"', inspect.getsource(Study)))  # of resul
 def near_hooks(source: str) -> dict[str, str]:
     """The functions of a result.py that nothing calls because their names are almost those of hooks, with the hook."""
     functions = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    near = {name: difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.7) for name in functions if name not in HOOKS}
+    near = {name: difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.72) for name in functions if name not in HOOKS}
     return {name: found[0] for name, found in near.items() if found}
 
 

@@ -110,7 +110,7 @@ def problem(line: str) -> str:
         program, *words = words_of(line)
     except ValueError as error:
         return str(error)
-    if not words or words[0].isupper() or words in [[name] for name in COMMANDS]:  # `make X`; `make predict` has parts
+    if not words or words[0].isupper() or words in ([name, "…"] for name in COMMANDS if COMMANDS[name].parts):
         return ""
     if program == "make":
         words = flags_of_make(words)

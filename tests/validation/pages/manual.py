@@ -134,8 +134,8 @@ def commands() -> str:
 
 
 def example_of(line: Command) -> str:
-    """A command as people give it to make, without its rarer variables."""
-    return f"make {line.make} {line.example.partition('[')[0]}".rstrip()
+    """A command as people give it to make, without its rarer variables; … for the part that it needs."""
+    return f"make {line.make} {line.example.partition('[')[0] if line.run else '…'}".rstrip()
 
 
 def exit_codes() -> str:

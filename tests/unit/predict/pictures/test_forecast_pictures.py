@@ -66,7 +66,7 @@ OTHER = dataclasses.replace(ASKED.profile, source="another")
     (forecasts.measured(label="2 namespaces of one machine, links limited to 100 Mbit/s"), "links of 100 Mbit/s"),
     (forecasts.measured(label="2 namespaces of one machine, links without a limit"), "links without a limit"),
     (forecasts.measured(compression="fp16"), "ddp with COMPRESSION=fp16"),
-    (forecasts.measured(sync=False), "ddp with SYNC=False"),
+    (forecasts.measured(sync=False), "ddp with INJECT=no-exchange"),
     (forecasts.measured("horovod", cycle_time_ms=5.0), "horovod with CYCLE_TIME_MS=5.0"),
     (forecasts.measured(throughput=260.0), "which was slower: take one beside the runs"),
     (forecasts.measured(num_devices=4, label=FOUR), "4 threads share 2 cores"),
@@ -202,8 +202,7 @@ def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys, monk
     said_there = capsys.readouterr().out
     assert "left out: 1 record: BATCH=64" in said_there
     names = {path.name for path in (tmp_path / "out" / "pictures").iterdir()}
-    assert names == {f"forecast-{name}.{kind}" for name in ("efficiency", "timeline", "winner")
-                     for kind in ("svg", "png")}  # fmt: skip
+    assert names == {f"forecast-{name}.svg" for name in ("efficiency", "timeline", "winner")}
 
 
 def test_one_device_can_be_drawn_as_well(monkeypatch):
