@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.config.combined import TEXT, is_part
+from bench.config.combined import is_part
 from bench.config.fields import flag_of, in_words
 from bench.config.options import FIELDS
 from bench.install import horovod_status
@@ -103,7 +103,7 @@ def flags(**options) -> list[str]:
                 flag, _, text = in_words(f, value).partition("=")
                 parts.setdefault(flag.lower().replace("_", "-"), []).append(text)
         elif value is not None:
-            words.append(f"--{flag_of(f)[2:] if f is not None and name in TEXT else name.replace('_', '-')}={value}")
+            words.append(f"--{flag_of(f)[2:] if f is not None else name.replace('_', '-')}={value}")
     return words + [f"--{flag}={','.join(texts)}" for flag, texts in parts.items()]
 
 

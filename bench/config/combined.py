@@ -145,7 +145,7 @@ RENAMED = {
     "lr-warmup-steps": "lr-warmup=500", "lr-warmup-epochs": "lr-warmup=5e", "nesterov": "optimizer=nesterov",
     "train-only": "freeze=not:PATTERN", "sync": "inject=no-exchange", "init-sync": "inject=unsynced-init",
     "step-barrier": "inject=barrier", "item-sync": "inject=host-sync", "mistake": "inject=NAME",
-    "fault": "inject=kill:RANK:STEP",
+    "fault": "inject=kill:RANK:STEP", "trust": "allow-pickle",
 }  # fmt: skip
 
 

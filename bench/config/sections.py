@@ -252,7 +252,8 @@ class Files:
     data_dir: str = option(CACHE, "where data sets are looked for, downloaded and staged", path=True, advanced=True)
     resume: str | None = option(None, "resume from a checkpoint: a file, a run's folder, or a folder of runs",
         path=True, trains=True)
-    trust: bool = option(False, "read a weights file that can execute code (pickle)", advanced=True)
+    trust: bool = option(False, "read a weights file that can execute code (pickle)", flag="allow_pickle",
+        advanced=True)
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def why_unreadable(path: Path, error: Exception) -> str:
     code = re.search(r"(?<=GLOBAL )\S+|TorchScript", str(error))
     if code:
         return (f"{path} holds more than tensors and plain values: reading it runs code of its maker's choosing "
-                f"({code[0]}); TRUST=1 reads it if you trust its maker")  # fmt: skip
+                f"({code[0]}); ALLOW_PICKLE=1 reads it if you trust its maker")  # fmt: skip
     if isinstance(error, ImportError | AttributeError):
         return f"{path} needs code that is not here ({reason(error)}): save the model's state dict instead"
     with path.open("rb") as file:

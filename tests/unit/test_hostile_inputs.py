@@ -89,8 +89,8 @@ WRITERS = (
     "course export --platform gradescope --sets binary --out binary/x",
 )
 WITHOUT_EFFECT = (
-    "--schedule constant:3", "--schedule cosine:3:0.5", "--trust 1",
-    "--pretrained torchvision --trust 1", "--optimizer adam --momentum 0.5", "--data digits --decode auto",
+    "--schedule constant:3", "--schedule cosine:3:0.5", "--allow-pickle 1",
+    "--pretrained torchvision --allow-pickle 1", "--optimizer adam --momentum 0.5", "--data digits --decode auto",
     "--data synthetic --decode cuda",
 )  # fmt: skip
 

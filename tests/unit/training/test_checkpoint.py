@@ -288,7 +288,7 @@ def test_what_is_no_checkpoint_is_one_line_that_names_it(tmp_path):
         for trust in (False, True):
             line = the_line(read, path, trust)
             assert re.match(rf"{path} is (cut short or damaged|not a checkpoint)", line), line
-            assert "TRUST" not in line
+            assert "ALLOW_PICKLE" not in line
     path.write_text("hello, this is a text\n")
     assert f"{path} is not a checkpoint" in the_line(read, path)
     path.write_bytes(pickle.dumps({"step": 1}))
@@ -318,7 +318,7 @@ def test_no_code_of_a_file_runs_unless_it_is_trusted(tmp_path):
     torch.save({"model": Malicious(made)}, path)
     line = the_line(read, path)
     assert line.startswith(f"{path} holds more than tensors and plain values: reading it runs code")
-    assert "mkdir" in line and "TRUST=1" in line
+    assert "mkdir" in line and "ALLOW_PICKLE=1" in line
     assert not made.exists()
     read(path, trust=True)  # it would have run
     assert made.exists()

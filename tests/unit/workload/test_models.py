@@ -228,7 +228,7 @@ def test_weights_of_another_architecture_are_refused(weights_file):
 def test_a_file_with_code_needs_trust(tmp_path):
     path, whole = tmp_path / "whole.pt", build(seed=5)
     torch.save(whole, path)
-    with pytest.raises(UserError, match="TRUST=1"):
+    with pytest.raises(UserError, match="ALLOW_PICKLE=1"):
         build(pretrained=str(path))
     assert differ(build(pretrained=str(path), trust=True).state_dict(), whole.state_dict()) == set()
 
