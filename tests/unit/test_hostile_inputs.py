@@ -3,7 +3,6 @@ was there is lost, and nothing is left running. In this process, so nothing that
 
 import json
 import os
-import re
 import shlex
 import signal
 
