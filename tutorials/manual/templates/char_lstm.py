@@ -1,6 +1,6 @@
 """A recurrent network as a model and data of your own: an LSTM that predicts the next character of a text.
 
-bench compare --gpus 2 --model tutorials/manual/templates/char_lstm.py:build --data tutorials/manual/templates/char_lstm.py:datasets
+FILE=tutorials/manual/templates/char_lstm.py; bench compare --gpus 2 --model $FILE:build --data $FILE:datasets
 
 The text is the source of a module of Python's standard library, so nothing is downloaded.
 """
