@@ -564,8 +564,10 @@ def received_bytes(nbytes: float, ranks: int, all_reduces: float = 0, gathers: f
 
     >>> received_bytes(100, 4, all_reduces=1), received_bytes(100, 4, all_reduces=1, gathers=1)
     (150.0, 225.0)
-    >>> received_bytes(100, 4, gathers=2, scatters=1), received_bytes(100, 4, gathers=1, scatters=1)  # and RESHARD=0
-    (225.0, 150.0)
+    >>> received_bytes(100, 4, gathers=2, scatters=1)
+    225.0
+    >>> received_bytes(100, 4, gathers=1, scatters=1)  # RESHARD_AFTER_FORWARD=0
+    150.0
     >>> received_bytes(100, 4, all_reduces=1 / 8)  # local, every 8 steps
     18.75
     """

@@ -327,7 +327,7 @@ def several_machines(programs: Programs) -> list[Fact]:
 
 
 def interruptions(programs: Programs) -> list[Fact]:
-    """Runs with ELASTIC that were interrupted: what is left of their times compares with nothing."""
+    """Runs with MIN_DEVICES that were interrupted: what is left of their times compares with nothing."""
     counts = {label: sum(len(record.interruptions) for record in found) for label, found in programs.items()}
     values = {label: str(count) for label, count in counts.items()}
     return [Fact("interruptions", values, "differs", "ranks were lost while it ran")] if any(counts.values()) else []

@@ -198,8 +198,12 @@ class Parser(argparse.ArgumentParser):
         text = self.format_help()
         if not left_out:
             return text
-        of_modes = "" if modes or not any(action.modes for action in left_out) else "; --mode=ddp --help: DDP's, too"
-        return f"{text}\n{len(left_out)} further options: `{self.prog} {ALL}`{of_modes}\n"
+        of_modes = (
+            ""
+            if modes or not any(action.modes for action in left_out)
+            else (f". Options of a mode, such as DDP's bucket size: `{self.prog} --mode=ddp --help`")
+        )
+        return f"{text}\n{len(left_out)} more options: `{self.prog} {ALL}`{of_modes}\n"
 
     def names(self) -> list[str]:
         return [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]

@@ -145,7 +145,10 @@ RENAMED = {
     "lr-warmup-steps": "lr-warmup=500", "lr-warmup-epochs": "lr-warmup=5e", "nesterov": "optimizer=nesterov",
     "train-only": "freeze=not:PATTERN", "sync": "inject=no-exchange", "init-sync": "inject=unsynced-init",
     "step-barrier": "inject=barrier", "item-sync": "inject=host-sync", "mistake": "inject=NAME",
-    "fault": "inject=kill:RANK:STEP", "trust": "allow-pickle",
+    "fault": "inject=kill:RANK:STEP", "trust": "allow-pickle", "width": "embed-dim",
+    "layers": "num-layers", "heads": "num-heads", "lr-batch": "lr-base-batch", "elastic": "min-devices",
+    "reshard": "reshard-after-forward", "prefetch": "prefetch-blocks", "in-memory": "cache-images",
+    "keep": "keep-checkpoints", "plain": "torch-defaults",
 }  # fmt: skip
 
 

@@ -19,9 +19,9 @@ def option(
 
     flag: its name for users, where that is not the field's. path: its value names a place on this machine. trains: only
     a training by epochs has it. within: the option as whose value it is given, for one that has no name of its own.
-    plain: of an option that is chosen by the GPU, its value on a CPU and with PLAIN=1. variable: of the environment,
-    where the option is not given. advanced: listed by --help-all only. form: how it
-    is written as a part of another option's value; of a switch, the word that sets it.
+    plain: of an option that is chosen by the GPU, its value on a CPU and with TORCH_DEFAULTS=1. variable: of the
+    environment, where the option is not given. advanced: listed by --help-all only. form: how it is written as a part
+    of another option's value; of a switch, the word that sets it.
     """
     meta = {"help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
     meta |= {"max": maximum, "path": path, "trains": trains, "within": within, "plain": plain, "variable": variable}

@@ -1,5 +1,5 @@
 """Defaults on a GPU, for a network of convolutions: the same for every mode, from the GPU's generation, its memory and
-what the user gave. PLAIN=1 turns them off. It imports no torch and asks no driver.
+what the user gave. TORCH_DEFAULTS=1 turns them off. It imports no torch and asks no driver.
 
 - precision: bf16 from Ampere on: tensor cores are twice as fast in it as in TF32, and half the memory is moved. On
   Volta and Turing fp16 with a scaled loss, as their tensor cores have no bf16; fp32 on older ones. See also
@@ -99,4 +99,4 @@ def sentence(config: RunConfig) -> str:
     said = [found.pop("precision")] if "precision" in found else []
     batch = [f"batch {found.pop('batch')}"] if "batch" in found else []
     said += [name for name, value in found.items() if value == "1"] + batch
-    return f"defaults for this GPU: {', '.join(said)}; PLAIN=1 turns them off" if said else ""
+    return f"defaults for this GPU: {', '.join(said)}; TORCH_DEFAULTS=1 turns them off" if said else ""

@@ -33,7 +33,7 @@ class ModeInfo:
     on_request: bool = False  # studies have it only where MODES names it
     shards: tuple[str, ...] = ()  # what a rank holds only a part of
     same_update: bool = True  # a step computes what one process on the joined batch would
-    elastic: bool = False  # it takes ELASTIC
+    elastic: bool = False  # it takes MIN_DEVICES
     knobs: dict = field(default_factory=dict)  # options of only some modes -> values besides the default, or None
     tuned: dict[str, dict] = field(default_factory=dict)  # device -> what TUNED=1 sets; the step computes the same
     sweep: dict[str, tuple] = field(default_factory=dict)  # `bench sweep` crosses these options' values
@@ -47,7 +47,7 @@ class ModeInfo:
 
 # One process has no engine to sweep, but options of training.
 FORMATS = ({"channels_last": True}, {"precision": "bf16"}, {"channels_last": True, "precision": "bf16"})
-# What is on by default on a GPU is tried without it; with PLAIN=1 the other way round.
+# What is on by default on a GPU is tried without it; with TORCH_DEFAULTS=1 the other way round.
 ON_GPU = ({"precision": "fp32"}, {"precision": "tf32"}, {"channels_last": False},
           *({name: on} for name in ("cudnn_benchmark", "fused") for on in (True, False)))  # fmt: skip
 COMPILED = ({"compile": True}, {"compile": True, "precision": "bf16"})

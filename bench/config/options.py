@@ -79,7 +79,7 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
 
 FIELDS = {f.name: f for f in dataclasses.fields(RunConfig) if f.name != "label"}
 LABELS = {f.name: f for f in dataclasses.fields(Label)}
-# What every option is when it is not given: on a CPU and with PLAIN=1, where it is chosen by the GPU.
+# What every option is when it is not given: on a CPU and with TORCH_DEFAULTS=1, where it is chosen by the GPU.
 PLAIN = {name: f.metadata["plain"] for name, f in FIELDS.items() if f.metadata["plain"] is not None}
 UNSET = {name: f.default for name, f in FIELDS.items()} | PLAIN
 

@@ -68,7 +68,7 @@ NEEDS = {
     "copy_to": (lambda c: data_kind(c.copy_to)[0] == "url", "a URL such as s3://BUCKET/PREFIX", ""),
     "mistake": (trains_alike, "every rank to train alike (MODE=ddp or horovod, without INJECT=no-exchange)", ""),
     "elastic": (lambda c: MODES[c.mode].elastic, "MODE=ddp or horovod", "mode"),
-    "restarts": (lambda c: c.elastic, "ELASTIC", ""),
+    "restarts": (lambda c: c.elastic, "MIN_DEVICES", ""),
     "remote iface": (lambda c: c.hosts, "HOSTS", ""),
 }
 # Option -> those that exclude it, and why.
@@ -159,7 +159,7 @@ def data(c) -> Iterator[str]:
     if info.path and not place:
         yield f"DATA={c.data}: write DATA={kind}:PATH, the folder that holds train and val"
     if c.decode == "cuda" and (c.skip_bad or c.in_memory):
-        yield "DECODE=cuda decodes whole batches, each time: leave SKIP_BAD and IN_MEMORY out, or use DECODE=cpu"
+        yield "DECODE=cuda decodes whole batches, each time: leave SKIP_BAD and CACHE_IMAGES out, or use DECODE=cpu"
     if kind in IN_MEMORY and place:
         yield f"DATA={c.data}: {kind} takes no path; its files are looked for below DATA_DIR"
     for name in filter(lambda name: is_given(c, name), ("evaluate", "target", "replicas")):
@@ -181,7 +181,7 @@ def model(c) -> Iterator[str]:
     if name.endswith(".py"):
         yield f"MODEL={name} names no function of that file: write MODEL={name}:build, where build is its name"
     if c.width and c.heads and c.width % c.heads:
-        yield f"WIDTH={c.width} cannot be shared out to HEADS={c.heads}: use a multiple of it"
+        yield f"EMBED_DIM={c.width} cannot be shared out to NUM_HEADS={c.heads}: use a multiple of it"
     if name == GPT and not text:
         yield f"MODEL=gpt learns text, and DATA={c.data} is something else: use DATA=stdlib"
     if text and name not in ("", GPT) and not foreign:
@@ -220,7 +220,7 @@ def mistake(c) -> Iterator[str]:
 
 
 def elastic(c) -> Iterator[str]:
-    words = f"ELASTIC={c.elastic}"
+    words = f"MIN_DEVICES={c.elastic}"
     if not c.elastic:
         return
     if c.elastic > c.num_devices:

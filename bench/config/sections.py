@@ -36,10 +36,11 @@ class Model:
 
     model: str | None = option(None, "of torchvision (cpu: resnet18, gpu: resnet50), timm:NAME, keras:NAME, gpt, or "
         f"your own as {own.FORM}")
-    layers: int | None = option(None, "gpt: blocks (cpu: 2, gpu: 12)", minimum=1, advanced=True)
-    width: int | None = option(None, "gpt: numbers per token (cpu: 64, gpu: 768)", minimum=1, advanced=True)
-    heads: int | None = option(None, "gpt: heads of attention, a divisor of WIDTH (cpu: 2, gpu: 12)", minimum=1,
+    layers: int | None = option(None, "gpt: blocks (cpu: 2, gpu: 12)", flag="num_layers", minimum=1, advanced=True)
+    width: int | None = option(None, "gpt: embedding dimension (cpu: 64, gpu: 768)", flag="embed_dim", minimum=1,
         advanced=True)
+    heads: int | None = option(None, "gpt: heads of attention, a divisor of EMBED_DIM (cpu: 2, gpu: 12)",
+        flag="num_heads", minimum=1, advanced=True)
     norm: str = option("batch", "'group': group norm of up to 8 groups, each image for itself; 'none': every batch "
         "norm becomes a scale and a shift; 'sync': over the global batch", choices=NORMS, advanced=True)
     bn_momentum: float | None = option(None, "momentum of batch norm's running statistics: the newest batch's share "
@@ -63,7 +64,8 @@ class Data:
     context: int | None = option(None, "bytes in a sequence, for DATA=stdlib (cpu: 64, gpu: 1024)", minimum=2,
         advanced=True)
     augment: bool | None = option(None, "random crops and flips in training (digits, synthetic: 0; others: 1)")
-    in_memory: bool | None = option(None, "decode every image once and hold it (by size)", advanced=True)
+    in_memory: bool | None = option(None, "decode every image once and hold it (by size)", flag="cache_images",
+        advanced=True)
     skip_bad: bool = option(False, "leave out images that cannot be read, and count them; without it they are an error",
         advanced=True)
     decode: str = option("cpu", "where JPEGs are decoded: by the loader's workers, or on the GPU by torchvision's "
@@ -94,7 +96,7 @@ class Recipe:
     schedule_epochs: float = option(30.0, exclusive_minimum=0, flag="schedule", within="schedule", form="…:{:g}")
     schedule_factor: float = option(0.1, exclusive_minimum=0, flag="schedule", within="schedule", form="…:{:g}")
     lr_batch: int | None = option(None, "the global batch that LR is meant for: LR is scaled linearly to the run's",
-        minimum=1, advanced=True)
+        flag="lr_base_batch", minimum=1, advanced=True)
     lr_warmup_steps: int = option(0, "linear warm-up of the learning rate: steps, as in 500, or epochs, as in 5e",
         flag="lr_warmup", minimum=0)
     lr_warmup_epochs: float = option(0.0, flag="lr_warmup", minimum=0, trains=True, within="lr_warmup_steps",
@@ -109,7 +111,7 @@ class Recipe:
     precision: str | None = option(None,
         "precision of the step (cpu: fp32; gpu: bf16, or fp16 before Ampere)", choices=PRECISIONS, plain="fp32")
     plain: bool = option(False, "GPUs: what is not given is as in plain PyTorch: fp32 without TF32, N C H W, no search "
-        "by cuDNN, no fused optimizer, BATCH=64", advanced=True)
+        "by cuDNN, no fused optimizer, BATCH=64", flag="torch_defaults", advanced=True)
     seed: int = option(0, "seed of weights, data order and augmentation", minimum=0)
 
 
@@ -173,9 +175,9 @@ class Fsdp:
     """Sharding by fully_shard (fsdp)."""
 
     reshard: bool = option(True, "fsdp: a block's weights are freed after its forward pass; 0: kept until its backward "
-        "pass")
+        "pass", flag="reshard_after_forward")
     prefetch: int | None = option(None, "fsdp: gather the weights of so many blocks ahead (backward 1, forward 0)",
-        minimum=1)
+        flag="prefetch_blocks", minimum=1)
     param_dtype: str | None = option(None, "fsdp: MixedPrecisionPolicy(param_dtype=): the weights are gathered in this "
         "type, that of PRECISION, and batch norms in fp32 (all in fp32)", choices=SHORT)
     reduce_dtype: str | None = option(None, "fsdp: MixedPrecisionPolicy(reduce_dtype=): gradients are reduced in this "
@@ -239,8 +241,8 @@ class Resources:
     iface: str | None = option(None, "network interface by which HOSTS talk (the one of the route to the first of "
         "them)", variable="BENCH_IFACE", advanced=True)
     elastic: int = option(0, "go on when ranks or machines are lost, on this many devices at least, GPUS at most",
-        minimum=0, trains=True, advanced=True)
-    restarts: int = option(3, "with ELASTIC: how many interruptions a run survives", minimum=0, trains=True,
+        flag="min_devices", minimum=0, trains=True, advanced=True)
+    restarts: int = option(3, "with MIN_DEVICES: how many interruptions a run survives", minimum=0, trains=True,
         advanced=True)
 
 
@@ -272,8 +274,8 @@ class Besides:
     checkpoint: bool | None = option(None, "write checkpoints after every epoch (with EPOCHS: 1)", trains=True)
     checkpoint_steps: int | None = option(None, "and a checkpoint every this many steps", minimum=1, trains=True,
         advanced=True)
-    keep: str | None = option(None, "keep the epochs' own checkpoints, too: 'all', or the newest n", trains=True,
-        advanced=True)
+    keep: str | None = option(None, "keep the epochs' own checkpoints, too: 'all', or the newest n",
+        flag="keep_checkpoints", trains=True, advanced=True)
     track: str = option("none", "log to a tracker, offline (rank 0)", choices=TRACKERS, trains=True, advanced=True)
     copy_to: str | None = option(None, "URL to which the run's folder is copied at the end", path=True, trains=True,
         advanced=True)

@@ -1,4 +1,4 @@
-"""Values of options that say several things in one text: GPUS=0,1, INJECT=kill:1:3, SNAPSHOTS, KEEP and SCHEDULE.
+"""Values of options that say several things: GPUS=0,1, INJECT=kill:1:3, SNAPSHOTS, KEEP_CHECKPOINTS and SCHEDULE.
 Every function raises UserError for a text that it cannot read."""
 
 import re
@@ -48,7 +48,7 @@ def parse_keep(text: str) -> int | None:
     if text == "all":
         return None
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise UserError(f"KEEP={text}: write all, or how many epochs' checkpoints to keep, as in 3")
+        raise UserError(f"KEEP_CHECKPOINTS={text}: write all, or how many epochs' checkpoints to keep, as in 3")
     return int(text)
 
 

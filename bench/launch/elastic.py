@@ -1,5 +1,5 @@
-"""ELASTIC: which interruptions a run has survived, for the record. On one machine the engine restarts ranks (torchrun
-all of them, from the last checkpoint; Horovod only the lost one), and this watches. On several machines the launcher
+"""MIN_DEVICES: which interruptions a run has survived, for the record. On one machine the launcher restarts ranks
+(torchrun all of them, from the last checkpoint; Horovod only the lost one), and this watches. On several machines the launcher
 restarts the engine on the machines that are left (``remaining``)."""
 
 import contextlib
@@ -17,8 +17,8 @@ from bench.process.heartbeat import Heartbeat, starts_path
 from bench.workload.sharding import coverage
 
 RULE = (
-    "examples per device stay, and the global batch is those times the devices; LR is meant for LR_BATCH, without it "
-    "for the global batch of the start, and goes with the global batch"
+    "examples per device stay, and the global batch is those times the devices; LR is meant for LR_BASE_BATCH, without "
+    "it for the global batch of the start, and goes with the global batch"
 )
 SURVIVABLE = ("killed", "raised", "launcher")  # kinds of failure after which the run continues; not a hang
 
@@ -135,7 +135,9 @@ class Survival:
                 taken.append(host)
         devices = sum(host.slots for host in taken)
         if devices < config.elastic:
-            error = RunFailed(f"{failure['message']}; {devices} devices are left, fewer than ELASTIC={config.elastic}")
+            error = RunFailed(
+                f"{failure['message']}; {devices} devices are left, fewer than MIN_DEVICES={config.elastic}"
+            )
             error.failure = failure | {"message": str(error)}
             raise error
         hosts = ",".join(f"{host.name}:{host.slots}" for host in taken)
@@ -153,7 +155,7 @@ class Survival:
         """Add to a failure how many interruptions were survived before."""
         survived = [row for row in self.rows if row["devices_after"] is not None]
         if survived and error.failure["kind"] != "interrupted":
-            words = f"; ELASTIC survived {len(survived)} interruptions before (RESTARTS={self.config.restarts})"
+            words = f"; MIN_DEVICES survived {len(survived)} interruptions before (RESTARTS={self.config.restarts})"
             error.args = (error.args[0] + words,)
             error.failure["message"] += words
 

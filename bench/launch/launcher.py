@@ -70,7 +70,7 @@ def launch(config: RunConfig, watch=None) -> Path:
 
 
 def launch_elastic(config: RunConfig, watch=None) -> Path:
-    """``launch`` with ELASTIC: after a failure the run continues with what is left of its machines."""
+    """``launch`` with MIN_DEVICES: after a failure the run continues with what is left of its machines."""
     with Launch(config) as run:
         attempt = config
         while attempt:

@@ -38,7 +38,7 @@ def run(
 ) -> None:  # fmt: skip
     """Start every node with ``start(node)``, watch the ranks, and return when all have ended well. timeout: seconds
     without progress. watch: called a few times a second with all heartbeats and the rows of the finished epochs.
-    survival: with ELASTIC. Raises UserError when a rank found the request impossible, else RunFailed (with
+    survival: with MIN_DEVICES. Raises UserError when a rank found the request impossible, else RunFailed (with
     ``.failure``). No process of the run is left."""
     failure, started = None, []
     try:

@@ -28,7 +28,7 @@ def other_batch(config) -> bool:
     "multiply the learning rate by the growth of the global batch, with a warm-up",
     needs="learning_rate",
     overrides={"recipe": unscaled_recipe},
-    requires=(Requirement("LR_BATCH, and another global batch", other_batch),),
+    requires=(Requirement("LR_BASE_BATCH, and another global batch", other_batch),),
     lab=Lab(
         "What does a larger global batch learn at the learning rate of a small one?",
         "Throughput rises with the devices, and the loss after the same epochs is higher than on one.",

@@ -60,7 +60,7 @@ def shared_label(config: Parallel, backend: str) -> str:
 class Mode:
     """One process, one device. Every method here is also the default of the modes that do not need it."""
 
-    kept = None  # with ELASTIC, what ``elastic`` has handed to the attempt
+    kept = None  # with MIN_DEVICES, what ``elastic`` has handed to the attempt
     timeline = None  # in a profiled run: bench.measure.timeline.StepTimeline
     contiguous_weights = ""  # why with CHANNELS_LAST=1 the weights, and so the gradients, cannot lie as N H W C, too
     statistics = ""  # what becomes of batch norm's running statistics, where the record must say so
@@ -78,11 +78,11 @@ class Mode:
 
     @classmethod
     def elastic(cls, config: RunConfig, attempt: Callable) -> None:
-        """ELASTIC: train by ``attempt(config, kept)``. kept: what this process committed; None: start from a file."""
+        """MIN_DEVICES: train by ``attempt(config, kept)``. kept: what this process committed, or None."""
         attempt(config, None)
 
     def commit(self, checkpoint: Callable[[], bytes]) -> None:
-        """ELASTIC: keep a checkpoint in memory, beyond the file that has been written. Every rank calls it."""
+        """MIN_DEVICES: keep a checkpoint in memory, beyond the file that has been written. Every rank calls it."""
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
         """NORM=sync, before ``wrap_model``: the model with batch norms over the global batch."""

@@ -11,8 +11,8 @@ part. The model is sharded block by block; a block's weights are whole only whil
 
 What a rank holds of P parameters in float32 under Adam, N ranks: 16 P / N bytes, and for a moment a block or two whole.
 What it receives in a step: (N-1)/N of the weights twice, and of the gradients once: half as much again as under ddp,
-whose all-reduce is a reduce-scatter and an all-gather (``bench.formulas.received_bytes``). RESHARD=0 keeps the weights
-between forward and backward: they are gathered once, and at the peak the rank holds all of them.
+whose all-reduce is a reduce-scatter and an all-gather (``bench.formulas.received_bytes``). RESHARD_AFTER_FORWARD=0
+keeps the weights between forward and backward: they are gathered once, and at the peak the rank holds all of them.
 
 What to notice:
   - a forward pass is a collective: no rank may take one more than the others, in a validation too;

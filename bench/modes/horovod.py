@@ -46,7 +46,7 @@ class Mode(base.Mode):
     def __init__(self, config: RunConfig):
         self.config = config
         hvd.init()
-        # With ELASTIC each rank is a host of its own to Horovod (bench/launch/engines/horovod_elastic.py).
+        # With MIN_DEVICES each rank is a host of its own to Horovod (bench/launch/engines/horovod_elastic.py).
         local_rank = int(os.environ["LOCAL_RANK"]) if in_elastic_run() else hvd.local_rank()
         self.topology = base.Topology(hvd.rank(), local_rank, hvd.size(), 1, base.device_of(config, local_rank))
         self.add_label(base.shared_label(config, "nccl"), "Horovod's ranks talk MPI" if hvd.mpi_enabled() else "")

@@ -105,7 +105,7 @@ def epochs_path(run_dir: Path) -> Path:
 
 
 def starts_path(run_dir: Path) -> Path:
-    """With ELASTIC rank 0 writes here where training begins, the first time and after each interruption."""
+    """With MIN_DEVICES rank 0 writes here where training begins, the first time and after each interruption."""
     return Path(run_dir) / ".rank0.starts"
 
 

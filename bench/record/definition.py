@@ -302,7 +302,7 @@ class Interruption(Strict, frozen=True):
 
 
 class Elastic(Strict, frozen=True):
-    """With ELASTIC: what the run survived. rule: what happens to global batch and learning rate when the number of
+    """With MIN_DEVICES: what the run survived. rule: what happens to global batch and learning rate when the number of
     devices changes."""
 
     least_devices: Positive

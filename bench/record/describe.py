@@ -124,8 +124,8 @@ def devices_cell(record: Record) -> str:
 
 
 def options_cells(records: list[Record]) -> list[str]:
-    """For each run, the options in which it differs from most of the runs that were given options as it was (PLAIN=1 or
-    not): ``fp16``, ``channels_last=0``. Precision is named in every row where it differs between any."""
+    """For each run, the options in which it differs from most of the runs that got their options as it did
+    (TORCH_DEFAULTS=1 or not): ``fp16``, ``channels_last=0``. Precision is named in every row where it differs between any."""
     tables = [shown_options(record) for record in records]
     kinds = [(record.config.device, record.config.plain) for record in records]
     usual = {

@@ -159,7 +159,7 @@ class Record(Mapping):
     peak_memory = part("summary", "peak_memory_gib", default=[])  # GiB by source, one dict per device, with its rank
     accuracy = part("accuracy", default={})  # empty where nothing was trained or validated
     epochs = part("accuracy", "epochs", default=[])  # one row per epoch
-    interruptions = part("elastic", "interruptions", default=[])  # with ELASTIC: as in the definition
+    interruptions = part("elastic", "interruptions", default=[])  # with MIN_DEVICES: as in the definition
     failure = part("failure", default=None)  # rank, kind, message, traceback
 
     @property

@@ -64,7 +64,7 @@ REPLICAS = (
 )
 GPU_DEFAULTS = (
     "options that were left open, set by the GPUs' generation and memory before a study set its own "
-    "(bench/config/gpu_defaults.py); PLAIN=1 leaves them as PyTorch has them"
+    "(bench/config/gpu_defaults.py); TORCH_DEFAULTS=1 leaves them as PyTorch has them"
 )
 
 WORDS = {"killed": "was killed", "raised": "raised", "machine lost": "was lost with its machine",
@@ -141,7 +141,7 @@ def write_evaluation(
 
 
 def add_survival(run_dir: Path, config: RunConfig, told: Callable[[int], dict]) -> None:
-    """The launcher, after a run with ELASTIC: add what the run survived, and the command that the user gave.
+    """The launcher, after a run with MIN_DEVICES: add what the run survived, and the command that the user gave.
     told: images seen at the end -> the record's ``elastic``."""
     record = json.loads((Path(run_dir) / "record.json").read_text())
     record["elastic"] = told(record["accuracy"]["epochs"][-1]["images_seen"])
@@ -177,7 +177,7 @@ def write_failure(
     run_dir: Path, config: RunConfig, started: float, environment: dict, failure: dict, survived: dict | None = None
 ) -> None:
     """The launcher, after a run that failed. started: when its command began. failure: rank, kind, message and
-    traceback. survived: with ELASTIC, what the run survived before."""
+    traceback. survived: with MIN_DEVICES, what the run survived before."""
     record = frame(run_dir, config, "failed", started) | {"topology": {}, "environment": environment, "samples": []}
     record |= {"elastic": survived} if survived else {}
     failure = failure | {name: shortened(as_unicode(str(failure[name])), most) for name, most in MOST_LETTERS.items()

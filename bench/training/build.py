@@ -80,7 +80,7 @@ def build_trainer(config: RunConfig, script: Script, data: Data, status: StatusW
 
 
 def resumed_from(config: RunConfig, mode: Mode, run_dir: Path) -> Checkpoint | None:
-    """The checkpoint to resume: after an interruption (ELASTIC) the run's own, else RESUME's."""
+    """The checkpoint to resume: after an interruption (MIN_DEVICES) the run's own, else RESUME's."""
     if mode.kept and mode.kept.checkpoint:
         return Checkpoint(from_memory(mode.kept.checkpoint), run_dir / LATEST)
     if config.elastic and (run_dir / LATEST).exists():

@@ -81,7 +81,7 @@ class Epochs:
             self.replicas.end_training()
 
     def say_where(self) -> None:
-        """ELASTIC: tell the launcher where training begins, at first or after an interruption."""
+        """MIN_DEVICES: tell the launcher where training begins, at first or after an interruption."""
         trainer, topology = self.trainer, self.trainer.mode.topology
         trainer.status.step(trainer.step)
         if topology.rank == 0:
@@ -231,7 +231,7 @@ class Epochs:
             raise UserError(f"RESUME: {path} was trained with OPTIMIZER={optimizer}, whose state does not fit "
                             f"{self.config.optimizer}: use the same, or PRETRAINED={path}")  # fmt: skip
         if done >= self.config.epochs and path.parent == self.trainer.run_dir:
-            raise UserError(f"ELASTIC: a rank was lost after the last epoch: {path} is whole, and only the record is "
+            raise UserError(f"MIN_DEVICES: a rank was lost after the last epoch: {path} is whole, only the record is "
                             f"lost; EVALUATE=1 RESUME={path} validates it")  # fmt: skip
         if done >= self.config.epochs:
             raise UserError(f"RESUME: {path} has done {done} epochs, and EPOCHS={self.config.epochs} counts them all: "
@@ -248,7 +248,7 @@ def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str
     batches = [unchecked(before).global_batch, config.global_batch]
     if batches[0] != batches[1]:
         yield (f"the global batch is {batches[1]}, it was {batches[0]}: the order of the {examples} is cut into other "
-               "steps; LR is scaled only where LR_BATCH is given")  # fmt: skip
+               "steps; LR is scaled only where LR_BASE_BATCH is given")  # fmt: skip
     if before.get("seed") != now["seed"]:
         yield f"SEED is another: from here on the {examples} come in another order"
     if config.compression == "powersgd":

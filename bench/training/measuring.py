@@ -54,7 +54,7 @@ def measure(trainer: Trainer, epochs: Epochs, train_set: Dataset, moments: dict,
             trainer.train_steps(stream, config.warmup_steps)
             timing.begin()
             trainer.train_steps(stream, config.timed_steps)
-    except Exception:  # with ELASTIC this process may go on
+    except Exception:  # with MIN_DEVICES this process may go on
         memory.stop()
         stream.close()
         raise

@@ -11,7 +11,7 @@ from bench.process.heartbeat import StatusWriter
 
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Train; with ELASTIC again for each time that another rank is lost."""
+    """Train; with MIN_DEVICES again for each time that another rank is lost."""
     if not config.elastic:
         return train(config, run_dir, status)
     status.phase("joining the group")
@@ -21,7 +21,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
 
 
 def train(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> None:
-    """kept: with ELASTIC, what the mode keeps between two attempts."""
+    """kept: with MIN_DEVICES, what the mode keeps between two attempts."""
     moments = {"worker_started": steady.now()}
     if kept:
         gc.unfreeze()  # the attempt before this one froze its model and its optimizer as well

@@ -1,4 +1,4 @@
-"""ELASTIC with real ranks: a run goes on when one is killed, and says what that cost. (Machines that are lost:
+"""MIN_DEVICES with real ranks: a run goes on when one is killed, and says what that cost. (Machines that are lost:
 test_several_machines.py.)"""
 
 import pytest
@@ -84,7 +84,7 @@ def test_a_rank_that_fails_again_and_again_ends_the_run(mode, tmp_path):
     failure = failed(result, interruptions=1)
     assert (failure["rank"], failure["kind"]) == (1, "raised")
     assert "broken on purpose" in result.last_error_line
-    assert "ELASTIC survived 1 interruptions before (RESTARTS=1)" in result.last_error_line
+    assert "MIN_DEVICES survived 1 interruptions before (RESTARTS=1)" in result.last_error_line
 
 
 @pytest.mark.wide

@@ -1,5 +1,5 @@
 """`bench run`: one benchmark, and on a CPU the two baselines that decide whether distribution paid at all. On GPUs
-BASELINES=1 runs them, and the same mode with PLAIN=1."""
+BASELINES=1 runs them, and the same mode with TORCH_DEFAULTS=1."""
 
 import dataclasses
 import os
@@ -52,7 +52,7 @@ def run(args) -> int:
 
 
 def plain(asked: RunConfig, config: RunConfig, out: str) -> list[RunConfig]:
-    """What was asked for with PLAIN=1, where options were chosen for the GPU. Its record goes below ``out``."""
+    """The run with TORCH_DEFAULTS=1, where options were chosen for the GPU. Its record goes below ``out``."""
     if not config.label.gpu_defaults:
         return []
     changes = {"plain": True, "baselines": False, "dist_url": None}

@@ -48,7 +48,7 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
         often = f"every {config.checkpoint_steps} steps and " if config.checkpoint_steps else ""
         more = "" if config.checkpoint_steps else " (CHECKPOINT_STEPS=n makes more of them)"
         console.print(
-            f"ELASTIC={config.elastic}: goes on when ranks are lost, on {config.elastic} to {config.num_devices} "
+            f"MIN_DEVICES={config.elastic}: goes on when ranks are lost, on {config.elastic} to {config.num_devices} "
             f"devices, up to {config.restarts} times, from a checkpoint after {often}every epoch{more}"
         )  # fmt: skip
     if chosen := gpu_defaults.sentence(config):
@@ -101,7 +101,7 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
         console.print(f"note: {note}")
     for other in (other for other in others if other.config.plain):
         console.print(
-            f"note: {other.program} is the same command with PLAIN=1: {other.config.precision}, "
+            f"note: {other.program} is the same command with TORCH_DEFAULTS=1: {other.config.precision}, "
             f"{other.config.per_device_batch} {other.workload.batched} per device, and nothing chosen "
             "for the GPU. One run, no interval."
         )

@@ -1,4 +1,4 @@
-"""Horovod's elastic driver over Gloo, with ELASTIC on one machine: what ``horovodrun --min-np --max-np`` runs
+"""Horovod's elastic driver over Gloo, with MIN_DEVICES on one machine: what ``horovodrun --min-np --max-np`` runs
 (gloo_run.py of 0.28.1), by the same classes. Horovod gives up a whole host with a lost rank, so here each rank is a
 host. A lost rank is retried after ``wait_s`` under a new host name, because Horovod keeps a lost rank's place."""
 

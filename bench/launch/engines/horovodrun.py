@@ -1,5 +1,5 @@
-"""horovodrun over Gloo: starts the ranks and a rendezvous server. Several machines: horovod_ranks.py. ELASTIC on one
-machine: horovod_elastic.py."""
+"""horovodrun over Gloo: starts the ranks and a rendezvous server. Several machines: horovod_ranks.py. MIN_DEVICES on
+one machine: horovod_elastic.py."""
 
 import ctypes
 import importlib.util

@@ -13,7 +13,7 @@ JOIN_S = 120  # for the torchruns of all machines to meet
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
     """The command line and variables to add. Raises UserError when DIST_URL's port is busy. No restarts, because a
-    benchmark would time them; with ELASTIC on one machine all ranks restart from the last checkpoint, and a shared
+    benchmark would time them; with MIN_DEVICES on one machine all ranks restart from the last checkpoint, and a shared
     rendezvous store would make most restarts hang over Gloo. On several machines torch's static rendezvous keeps the
     nodes in order; c10d sorts them by the text of their addresses (dynamic_rendezvous.py of 2.14)."""
     if placement.count > 1:

@@ -31,7 +31,7 @@ MARKS = 12  # of the theory's line, so that what is under it is seen
 LAYERS = ("#000000", style.BLUE, style.VERMILION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.GREY)
 ON_IMAGENET = (
     "On ImageNet: make unsynced-init GPUS=8 SEEDS=3 DATA=tar:FOLDER MODEL=resnet50 IMAGE_SIZE=224 BATCH=32 EPOCHS=90 "
-    "LR=0.1 LR_BATCH=256 LR_WARMUP=5e SCHEDULE=step WEIGHT_DECAY=1e-4. By the theory "
+    "LR=0.1 LR_BASE_BATCH=256 LR_WARMUP=5e SCHEDULE=step WEIGHT_DECAY=1e-4. By the theory "
     "that decay brings the replicas together."
 )
 

@@ -19,7 +19,7 @@ from bench.workload.images.place import cache
 from bench.workload.images.sources import FolderSource, TarSource
 from bench.workload.once import made_once
 
-HELD_GIB = 1.0  # decoded images of up to this size are held, where IN_MEMORY is not given
+HELD_GIB = 1.0  # decoded images of up to this size are held, where CACHE_IMAGES is not given
 SEARCH = 100  # unreadable images in a row, then the search for a readable one fails
 SAMPLED_HEADERS = 64
 CHUNK = 256  # images decoded before they are written

@@ -34,8 +34,14 @@ print(json.dumps([" ".join(capture.get().split()), config.precision, config.per_
 @pytest.mark.parametrize(
     ("machine", "given", "precision", "batch", "said"),
     [
-        ({"capability": 90}, {}, "bf16", 256, "bf16, channels_last, cudnn_benchmark, fused, batch 256; PLAIN=1 turns"),
-        ({"capability": 90}, {"baselines": True}, "bf16", 256, "PLAIN=1 turns them off"),
+        (
+            {"capability": 90},
+            {},
+            "bf16",
+            256,
+            "bf16, channels_last, cudnn_benchmark, fused, batch 256; TORCH_DEFAULTS=1 turns",
+        ),
+        ({"capability": 90}, {"baselines": True}, "bf16", 256, "TORCH_DEFAULTS=1 turns them off"),
         ({"capability": 75, "total_mib": 15360}, {}, "fp16", 128, "fp16, channels_last"),
         ({"capability": [90, 75]}, {"num_devices": 2}, "fp16", 256, "fp16, channels_last"),  # all ranks compute alike
         ({"total_mib": [81920, 15360]}, {"num_devices": 2}, "bf16", 128, "batch 128"),
@@ -117,7 +123,7 @@ def test_with_baselines_the_same_mode_runs_plain_too(runs, capsys):
     assert not (last.channels_last or last.cudnn_benchmark or last.fused or last.baselines)
     assert "ddp plain" in text and "BASELINES=1: 3 more runs (single, independent, ddp plain)" in text
     assert "0.12" in text  # 100 images per second instead of 800
-    assert "note: ddp plain is the same command with PLAIN=1: fp32, 64 images per device" in text
+    assert "note: ddp plain is the same command with TORCH_DEFAULTS=1: fp32, 64 images per device" in text
 
 
 def test_what_was_given_is_kept_in_the_plain_run(runs, capsys):
@@ -159,5 +165,5 @@ def test_a_record_says_what_was_chosen_and_how(tmp_path):
     made = records.record("single", device="cuda", num_devices=1, precision="bf16", gpu_defaults=chosen)
     (tmp_path / "record.json").write_text(json.dumps(made.data))
     read = load(tmp_path / "record.json")
-    assert read.label.gpu_defaults == chosen and "PLAIN=1" in read["provenance"]["gpu_defaults"]
+    assert read.label.gpu_defaults == chosen and "TORCH_DEFAULTS=1" in read["provenance"]["gpu_defaults"]
     assert "gpu_defaults" not in records.record("single", device="cuda", num_devices=1, plain=True)["provenance"]

@@ -67,7 +67,7 @@ def test_nothing_is_chosen_on_a_cpu(plain):
     config = resolve(RunConfig(plain=plain), "cpu", 2)
     assert chosen(config) | {"memory": config.memory} == PLAIN | {"per_device_batch": 32}
     assert not config.plain and config.label.gpu_defaults is None
-    assert not {"PRECISION", "FUSED", "PLAIN"} & {word.split("=")[0] for word in make_command(config).split()}
+    assert not {"PRECISION", "FUSED", "TORCH_DEFAULTS"} & {word.split("=")[0] for word in make_command(config).split()}
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -109,7 +109,10 @@ def test_what_does_not_go_with_a_scaled_loss_is_computed_in_fp32(mode, given):
 
 def test_a_person_is_told_what_was_chosen():
     said = gpu_defaults.sentence(on("H100", fused=False))
-    assert said == "defaults for this GPU: bf16, channels_last, cudnn_benchmark, batch 256; PLAIN=1 turns them off"
+    assert (
+        said
+        == "defaults for this GPU: bf16, channels_last, cudnn_benchmark, batch 256; TORCH_DEFAULTS=1 turns them off"
+    )
 
 
 @pytest.mark.parametrize("given", [{}, {"plain": True}, {"precision": "fp32"}, {"fused": False, "plain": True}])

@@ -1,4 +1,4 @@
-"""What a run with ELASTIC is seen to survive, from made-up heartbeats; and on which machines it goes on."""
+"""What a run with MIN_DEVICES is seen to survive, from made-up heartbeats; and on which machines it goes on."""
 
 import json
 
@@ -165,7 +165,7 @@ def test_it_goes_on_with_the_machines_that_answer(answer, goes_on_with, tmp_path
 
 def test_it_goes_on_with_no_fewer_than_asked_for(tmp_path):
     survival = Survival(config_of(**MACHINES | {"elastic": 4}), tmp_path, steady.now())
-    with pytest.raises(RunFailed, match="rank 2 was killed; 2 devices are left, fewer than ELASTIC=4"):
+    with pytest.raises(RunFailed, match="rank 2 was killed; 2 devices are left, fewer than MIN_DEVICES=4"):
         survival.remaining([MadeUp(range(2), "a"), MadeUp(range(2, 6), "b")], KILLED, lambda: [Host("a", 2)])
 
 
@@ -192,8 +192,8 @@ def test_interruptions_have_a_limit(tmp_path):
         ({"checkpoint": False}, "leave CHECKPOINT=0 out"),
         ({"launcher": "spawn"}, "leave LAUNCHER and DIST_URL out"),
         ({"dist_url": "tcp://127.0.0.1:29500"}, "leave LAUNCHER and DIST_URL out"),
-        ({"profile": True}, "ELASTIC=1 and PROFILE=1 exclude each other"),
-        ({"elastic": 0, "restarts": 1}, "RESTARTS=1 needs ELASTIC"),
+        ({"profile": True}, "MIN_DEVICES=1 and PROFILE=1 exclude each other"),
+        ({"elastic": 0, "restarts": 1}, "RESTARTS=1 needs MIN_DEVICES"),
     ],
 )
 def test_what_elastic_cannot_have(options, words):

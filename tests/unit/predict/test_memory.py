@@ -49,7 +49,7 @@ def test_what_is_sharded_is_divided_as_promised(mode):
 
 
 def test_a_blocks_weights_are_gathered_while_it_computes_and_not_those_of_all():
-    """With RESHARD=0 they all are at the end of the forward pass; on one device there is nothing to gather."""
+    """With RESHARD_AFTER_FORWARD=0 all are at the end of the forward pass; one device has nothing to gather."""
     freed, kept = (parts_of(mode="fsdp", num_devices=2, reshard=reshard)[0] for reshard in (True, False))
     whole = parts_of(mode="single")[0]["weights"]
     assert freed["weights"] == kept["weights"] == pytest.approx(whole / 2, abs=200)

@@ -139,7 +139,7 @@ def test_settings_of_gpus_are_swept_there_alone():
 
 
 def test_what_the_run_has_already_is_no_setting_to_try():
-    """On a GPU the defaults are tried without each of them, and with PLAIN=1 the other way round."""
+    """On a GPU the defaults are tried without each of them, and with TORCH_DEFAULTS=1 the other way round."""
     default = knobs.programs(on_gpu := resolve(RunConfig(mode="single", baselines=False), "cuda", 2, (9, 0), 80.0))
     plain = knobs.programs(resolve(RunConfig(mode="single", baselines=False, plain=True), "cuda", 2, (9, 0), 80.0))
     switches = {"channels_last", "cudnn_benchmark", "fused"}

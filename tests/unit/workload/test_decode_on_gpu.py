@@ -125,8 +125,8 @@ def test_the_record_says_who_decodes(data):  # noqa: F811
     ("given", "words"),
     [
         ({"data": "digits"}, "not DATA=digits"),
-        ({"data": "tar:/x", "skip_bad": True}, "leave SKIP_BAD and IN_MEMORY out"),
-        ({"data": "tar:/x", "in_memory": True}, "leave SKIP_BAD and IN_MEMORY out"),
+        ({"data": "tar:/x", "skip_bad": True}, "leave SKIP_BAD and CACHE_IMAGES out"),
+        ({"data": "tar:/x", "in_memory": True}, "leave SKIP_BAD and CACHE_IMAGES out"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(given, words):

@@ -99,9 +99,9 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_are_eight(loaded):
         ({"model": "resnet18", "data": "stdlib"}, "takes images, and DATA=stdlib is text: use MODEL=gpt"),
         ({"model": "gpt", "image_size": 32}, "IMAGE_SIZE=32 needs DATA of images"),
         ({"data": "stdlib", "augment": True}, "AUGMENT=1 needs DATA of images, not DATA=stdlib"),
-        ({"model": "resnet18", "layers": 3}, "LAYERS=3 needs MODEL=gpt, not MODEL=resnet18"),
+        ({"model": "resnet18", "layers": 3}, "NUM_LAYERS=3 needs MODEL=gpt, not MODEL=resnet18"),
         ({"data": "digits", "context": 32}, "CONTEXT=32 needs DATA=stdlib, not DATA=digits"),
-        ({"model": "gpt", "width": 10, "heads": 4}, "WIDTH=10 cannot be shared out to HEADS=4"),
+        ({"model": "gpt", "width": 10, "heads": 4}, "EMBED_DIM=10 cannot be shared out to NUM_HEADS=4"),
         ({"model": "gpt", "pretrained": "torchvision"}, "PRETRAINED=torchvision has no weights of MODEL=gpt"),
     ],
 )
