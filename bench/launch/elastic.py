@@ -1,6 +1,6 @@
 """MIN_DEVICES: which interruptions a run has survived, for the record. On one machine the launcher restarts ranks
-(torchrun all of them, from the last checkpoint; Horovod only the lost one), and this watches. On several machines the launcher
-restarts the engine on the machines that are left (``remaining``)."""
+(torchrun all of them, from the last checkpoint; Horovod only the lost one), and this watches. On several machines the
+launcher restarts the engine on the machines that are left (``remaining``)."""
 
 import contextlib
 import dataclasses

@@ -125,7 +125,7 @@ def devices_cell(record: Record) -> str:
 
 def options_cells(records: list[Record]) -> list[str]:
     """For each run, the options in which it differs from most of the runs that got their options as it did
-    (TORCH_DEFAULTS=1 or not): ``fp16``, ``channels_last=0``. Precision is named in every row where it differs between any."""
+    (TORCH_DEFAULTS=1 or not): ``fp16``, ``channels_last=0``. Precision is named in every row if any differ in it."""
     tables = [shown_options(record) for record in records]
     kinds = [(record.config.device, record.config.plain) for record in records]
     usual = {

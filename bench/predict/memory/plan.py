@@ -158,8 +158,8 @@ def in_blocks(step: Step, config: RunConfig) -> Step:
 
     A block is gathered in one piece, which is copied into its weights; the piece is kept until the next block's has
     come. In backward the next block's piece is gathered during computation; with PREFETCH_BLOCKS more of them, and in
-    forward too. Gradients are copied into one piece, which is kept until the next block's. On a CPU Gloo gathers into its own
-    memory and scatters from a copy (torch's ProcessGroupGloo): each piece is there twice while it is sent.
+    forward too. Gradients are copied into one piece, which is kept until the next block's. On a CPU Gloo gathers into
+    its own memory and scatters from a copy (torch's ProcessGroupGloo): each piece is there twice while it is sent.
     """
     trace, ranks = step.trace, config.num_devices
     backward, stepping, end = (step.begin(phase) for phase in ("backward", "optimizer step", "synchronize"))

@@ -62,7 +62,7 @@ class Ground:
         return Path(self.asked.out)
 
     def config(self, mode: str = "single", devices: int = 1, label: dict | None = None, **options) -> RunConfig:
-        """The resolved config of a short run, by default with TORCH_DEFAULTS=1. Raises UserError where it cannot run."""
+        """The resolved config of a short run, by default with TORCH_DEFAULTS=1. Raises UserError."""
         common = {"device": self.device, "baselines": False, "plain": True, "timeout": NO_PROGRESS_S} | QUICK
         common |= {"timeout": NO_PROGRESS_COMPILING_S} if options.get("compile") else {}
         options = common | options | {"mode": mode, "num_devices": devices}
