@@ -236,6 +236,7 @@ def test_nothing_is_left_when_the_process_that_runs_it_is_told_to_end_or_killed(
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
                           text=True) as process:  # fmt: skip
         stray = int(process.stdout.readline())
+        wait_for(lambda: MARK in psutil.Process(stray).environ(), "the program has begun", 30)  # after its fork
         (token, *_) = psutil.Process(stray).environ()[MARK].split()[-1:]
         process.send_signal(number)
         process.wait(60)
