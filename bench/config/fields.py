@@ -37,6 +37,10 @@ def variable_of(f: dataclasses.Field) -> str:
     return (f.metadata["flag"] or f.name).upper()
 
 
+def option_value(value) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
 def in_words(f: dataclasses.Field, value) -> str:
     """An option with a value, as a person types it for make: ``GPUS=4``."""
     form = f.metadata["form"]

@@ -5,6 +5,7 @@ import statistics
 from collections import Counter
 
 from bench import formulas
+from bench.config.fields import option_value
 from bench.config.modes import MODES
 from bench.config.options import PROGRAM, UNSET, WORK, names
 from bench.config.peak_flops import peak_of
@@ -155,10 +156,6 @@ def most_common(values: list, otherwise):
     """The value of most; of several that are as frequent, ``otherwise`` if it is one of them."""
     counts = Counter(values)
     return max(counts, key=lambda value: (counts[value], value == otherwise))
-
-
-def option_value(value) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def device_label(record: Record, rank: int, device: dict) -> str:

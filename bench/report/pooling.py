@@ -14,6 +14,7 @@ from bench import formulas
 from bench.analysis import stats, words
 from bench.analysis.suite import group_by, suites_of
 from bench.analysis.tables import Grid
+from bench.config.fields import option_value
 from bench.config.options import PLAIN, PROGRAM, UNSET, WORK, names, to_dict
 from bench.errors import UserError
 from bench.measure.environment import cores_in_words
@@ -22,7 +23,6 @@ from bench.record.disturbance import LABEL, disturbances_of, worst
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
 from bench.record.view import Record
-from bench.studies.programs import shown
 
 CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
@@ -77,7 +77,7 @@ def of_place(record: Record) -> dict[str, str]:
 def label(values: dict) -> str:
     """``ddp 2 bucket_cap_mb=1``: mode, devices, the machines if several, and each backend option not at its default."""
     options = [
-        f"{name}={shown(value)}"
+        f"{name}={option_value(value)}"
         for name, value in values.items()
         if of_program(name) and name not in ("mode", "num_devices", "launcher", "machines") and value != UNSET[name]
     ]
@@ -142,8 +142,8 @@ def workload_of(record: Record) -> str:
     config = record.config
     size = f" {config.image_size} px" if config.image_size else ""
     options = {name: getattr(config, name) for name in names(*WORK) if name not in NOT_SAID}
-    said = [f"{name} {shown(options.pop(name))}" for name in ALWAYS_SAID if options[name]]
-    said += [f"{name} {shown(value)}" for name, value in options.items() if value != UNSET[name]]
+    said = [f"{name} {option_value(options.pop(name))}" for name in ALWAYS_SAID if options[name]]
+    said += [f"{name} {option_value(value)}" for name, value in options.items() if value != UNSET[name]]
     parts = [f"{config.model}, {config.data}{size}, {record.global_batch} {record.workload.batched} per step"]
     parts += [config.precision, config.optimizer, *said]
     return ", ".join([*parts, f"{config.warmup_steps} + {config.timed_steps} steps"])

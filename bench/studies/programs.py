@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Iterable
 
 from bench.config import gpu_defaults
+from bench.config.fields import option_value
 from bench.config.flags import refuse_others
 from bench.config.hosts import where
 from bench.config.modes import COMPARED, MODES, TRAINABLE, UPPER_BOUNDS, ModeInfo
@@ -199,9 +200,5 @@ def profiled(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     return {mode: dataclasses.replace(in_mode(even_threads(config), mode), profile=True) for mode in modes}
 
 
-def shown(value) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
-
-
 def label_of(mode: str, point: dict) -> str:
-    return " ".join([mode, *(f"{name}={shown(value)}" for name, value in point.items())])
+    return " ".join([mode, *(f"{name}={option_value(value)}" for name, value in point.items())])

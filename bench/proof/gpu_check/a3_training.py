@@ -6,11 +6,11 @@ On one GPU a mode of several processes has one rank, which only shows that its c
 import tempfile
 from pathlib import Path
 
+from bench.config.fields import option_value
 from bench.config.modes import MODES
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import Answer, Part
 from bench.proof.gpu_check.ground import HOROVOD, SHORT, TWO_GPUS
-from bench.studies.programs import shown
 
 PART = Part("A3", "modes and training: every mode on all GPUs, options of the engines, whole trainings")
 RUN_S = 15
@@ -46,7 +46,7 @@ def needs_of(mode: str, options: dict) -> list[str]:
 
 def add(part: Part, mode: str, **options) -> None:
     """A run as a check; its name is the mode and the options."""
-    name = " ".join([mode, *(f"{option}={shown(value)}" for option, value in options.items())])
+    name = " ".join([mode, *(f"{option}={option_value(value)}" for option, value in options.items())])
     part.add(name, f"Does {name} run on all GPUs, with equal replicas and the right clocks and memory?",
              run_of(mode, **options), RUN_S, *needs_of(mode, options))  # fmt: skip
 

@@ -3,12 +3,12 @@ hooks, ``nn.SyncBatchNorm``."""
 
 import os
 
+from bench.config.fields import option_value
 from bench.config.modes import MODES
 from bench.measure.nccl import SHARING
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import Answer, Part
 from bench.proof.gpu_check.ground import HOROVOD, SHARED_NCCL
-from bench.studies.programs import shown
 
 PART = Part("B1", "shared: two ranks on one GPU, over Gloo and over NCCL")
 RUN_S = 16
@@ -22,7 +22,7 @@ def verified(ground, variables: dict) -> Answer:
 
 
 def add(over: str, mode: str = "ddp", **options) -> None:
-    name = " ".join([over, mode, *(f"{option}={shown(value)}" for option, value in options.items())])
+    name = " ".join([over, mode, *(f"{option}={option_value(value)}" for option, value in options.items())])
     needs = [] if over == "Gloo" else [SHARED_NCCL, *([HOROVOD] if MODES[mode].needs else [])]
 
     def run(ground):

@@ -3,9 +3,9 @@
 from bench.analysis import ratio_figure, stats, style, words
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import Program, Suite
+from bench.config.fields import option_value
 from bench.config.options import KNOBS, UNSET
 from bench.studies.knobs.study import COMPILE_NOTE, RULES
-from bench.studies.programs import shown
 
 CELL = 0.72  # inches, the height of a row
 SIGNS = {"faster": "▲", "slower": "▼", "tie": "=", "no difference": "≈", "inconclusive": "?"}
@@ -50,7 +50,7 @@ def base_words(base: Program) -> str:
         ways = [config.precision, *(n for n in switches if getattr(config, n))]
         return f"{base.label}: the settings of the run, {', '.join(ways)}{why}."
     given = [n for n in UNSET if n in KNOBS and getattr(config, n) != UNSET[n]]
-    listed = ", ".join(f"{n}={shown(getattr(config, n))}" for n in given)
+    listed = ", ".join(f"{n}={option_value(getattr(config, n))}" for n in given)
     text = f"not the engine's default{why}: {listed}" if given else f"all the engine's defaults{why}"
     return f"{base.label}: the settings of the run, {text}."
 
@@ -103,7 +103,7 @@ def grid_of(suite) -> tuple[list[str], dict[tuple, str]]:
     for label, knobs in settings.items():
         values = [getattr(suite.programs[label].config, name) for name in axes]
         if axes and set(knobs) <= set(axes) and None not in values:
-            found[tuple(map(shown, values))] = label
+            found[tuple(map(option_value, values))] = label
     return (axes, found) if len(found) > 1 else ([], {})
 
 
@@ -113,7 +113,7 @@ def panels_of(result) -> list[tuple]:
     (names, grid), single = grid_of(result.suite), {}
     for label, knobs in settings.items():
         if label not in grid.values():
-            name, value = " + ".join(knobs), ", ".join(map(shown, knobs.values()))
+            name, value = " + ".join(knobs), ", ".join(map(option_value, knobs.values()))
             single.setdefault(name, []).append((found[label], value))
     panels = []
     if single:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from bench.config.fields import option_value
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import FIELDS, RunConfig
 from bench.config.resolve import resolve
@@ -18,7 +19,7 @@ from bench.studies.breakdown import study as breakdown
 from bench.studies.compare import study as compare
 from bench.studies.knobs import study as knobs
 from bench.studies.lab import study as lab
-from bench.studies.programs import baselines, in_mode, modes_of, own_seed, profiled, shown
+from bench.studies.programs import baselines, in_mode, modes_of, own_seed, profiled
 from bench.studies.registry import STUDIES
 from bench.studies.replay import study as replay
 from bench.studies.rounds import order
@@ -183,7 +184,7 @@ def test_a_sweep_changes_one_engines_settings_and_says_so_in_the_role(mode):
     for label, c in found.items():
         named = dict(word.split("=") for word in label.split()[1:])
         assert differing(base, c) <= set(named) <= {*MODES[mode].knobs, *TRAINING}, label
-        assert {name: shown(getattr(c, name)) for name in named} == named
+        assert {name: option_value(getattr(c, name)) for name in named} == named
 
 
 def test_a_mode_without_settings_has_no_sweep():
