@@ -37,7 +37,7 @@ def run(args) -> int:
             f"OUT={args.out} is a folder: records are given as RECORDS={args.out}, and OUT is the file to write"
         )
     if args.by and args.format:
-        raise UserError("BY has a form of its own: leave FORMAT out")
+        raise UserError("BY and FORMAT exclude each other: leave one of them out")
     if module := BY[args.by] if args.by else FORMS[form]:
         args.format = args.format or DATA.get(Path(args.out or "").suffix)
         return importlib.import_module(f"bench.cli.actions.{module}").run(args)

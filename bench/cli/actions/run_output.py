@@ -48,7 +48,7 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
         often = f"every {config.checkpoint_steps} steps and " if config.checkpoint_steps else ""
         more = "" if config.checkpoint_steps else " (CHECKPOINT_STEPS=n makes more of them)"
         console.print(
-            f"MIN_DEVICES={config.elastic}: goes on when ranks are lost, on {config.elastic} to {config.num_devices} "
+            f"MIN_DEVICES={config.elastic}: continues when ranks are lost, on {config.elastic} to {config.num_devices} "
             f"devices, up to {config.restarts} times, from a checkpoint after {often}every epoch{more}"
         )  # fmt: skip
     if chosen := gpu_defaults.sentence(config):
