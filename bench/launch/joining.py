@@ -36,6 +36,7 @@ TICK_S = 0.1
 LOOK_S = 1.0  # between two looks at the other ranks' reports
 LOG_BYTES = 2**20  # of the end of a log that goes to another machine
 QUIET_S = 3.0  # for all ranks to report how they end
+HUNG_S = 15.0  # and of a hang, where each first finds its place: a rank that stays silent so long is called stopped
 ADDRESS = "BENCH_ADDRESS"  # set by who starts ranks over HOSTS: that of this machine
 # What a rank says that lost another one: a consequence, and no cause.
 LOST = re.compile(
@@ -369,8 +370,9 @@ class Rank(Guard):
         return supervise.failed("launcher", None, words, self.run_dir, "", f"rank{self.rank}.log")
 
     def reports(self, limit_s: float) -> list[dict]:
-        """All ranks' reports, waited for at most ``limit_s`` seconds."""
-        reports, deadline = [], time.monotonic() + limit_s
+        """All ranks' reports, waited for at most ``limit_s`` seconds, or ``HUNG_S`` if this one hangs."""
+        hung = self.failed and self.failed["kind"] == "hung"
+        reports, deadline = [], time.monotonic() + (HUNG_S if hung else limit_s)
         while True:
             try:
                 reports = self.meeting.failures()

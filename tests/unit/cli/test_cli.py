@@ -304,7 +304,7 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("diff", "A=… is needed"),
         ("report --format=xls", "FORMAT=xls"),
         ("report --by=country", "BY=country"),
-        ("report --by=machine --format=csv", "leave FORMAT out"),
+        ("report --by=machine --format=csv", "BY and FORMAT"),
         ("mistake show", "NAME="),
         ("mistake demo", "NAME="),
         ("install horovod --jobs 0", "JOBS=0"),

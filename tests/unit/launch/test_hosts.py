@@ -151,6 +151,7 @@ def test_what_was_started_ends_when_nobody_asks_any_more(tmp_path, enter):
     assert code is None
     (process,) = on_machines()
     (engine,) = process.children()
+    runs.wait_for(lambda: "BENCH_NODE" in engine.environ(), "the engine has begun", 30)  # after its fork
     assert engine.environ()["BENCH_NODE"] == "127.0.0.1" and engine.environ()["GLOO_SOCKET_IFNAME"] == "lo"
     there.tree.process.stdin.close()  # as when the first machine is gone
     psutil.wait_procs([process, engine], 20)
