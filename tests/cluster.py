@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.cluster.make import isolate
 from bench.errors import UserError
-from bench.launch.cluster.make import isolate
 from tests import runs
 
 
@@ -52,4 +52,4 @@ def bench(*arguments) -> str:
 
 def on(node: str, *command) -> str:
     """A shell command that runs another one on a node: ``on("node2", "ip", "link", "set", "eth0", "down")``."""
-    return shlex.join([sys.executable, "-m", "bench.launch.cluster.enter", node, *map(str, command)])
+    return shlex.join([sys.executable, "-m", "bench.cluster.enter", node, *map(str, command)])

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from bench.analysis import stats, words
 from bench.analysis.certificate import Certificate
-from bench.measure.memory_parts import BESIDES, TENSORS
+from bench.profile.memory_parts import BESIDES, TENSORS
 from bench.record import describe
 from bench.record.disturbance import disturbances_of
 from bench.record.view import Record

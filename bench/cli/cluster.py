@@ -9,8 +9,8 @@ LINK = {"help": "rate and one-way latency of every link, as 100mbit or 1gbit,5ms
 
 
 def run(args) -> int:
-    from bench.launch.cluster.make import run as run_in
-    from bench.launch.cluster.plan import Cluster, read_link, read_loss, read_nodes
+    from bench.cluster.make import run as run_in
+    from bench.cluster.plan import Cluster, read_link, read_loss, read_nodes
 
     command = needed("CMD", args.cmd)
     rate, latency = read_link(args.link)

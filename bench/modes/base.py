@@ -61,7 +61,7 @@ class Mode:
     """One process, one device. Every method here is also the default of the modes that do not need it."""
 
     kept = None  # with MIN_DEVICES, what ``elastic`` has handed to the attempt
-    timeline = None  # in a profiled run: bench.measure.timeline.StepTimeline
+    timeline = None  # in a profiled run: bench.profile.timeline.StepTimeline
     contiguous_weights = ""  # why with CHANNELS_LAST=1 the weights, and so the gradients, cannot lie as N H W C, too
     statistics = ""  # what becomes of batch norm's running statistics, where the record must say so
     replicated = True  # every rank holds all weights; False: they are sharded over the ranks
@@ -148,7 +148,7 @@ class Mode:
         self, model: nn.Module, note: Callable[[str, Iterable[torch.Tensor]], None]
     ) -> contextlib.AbstractContextManager:
         """Within it ``note(kind, tensors)`` gets what the mode holds only during a step: copies of the model, buffers
-        from which weights or gradients are sent. kind: see bench/measure/memory_parts.py."""
+        from which weights or gradients are sent. kind: see bench/profile/memory_parts.py."""
         return contextlib.nullcontext()
 
     def wrap_replicas(self, models: list[nn.Module]) -> nn.Module:

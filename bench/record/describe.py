@@ -12,7 +12,7 @@ from bench.config.peak_flops import peak_of
 from bench.config.sections import AVERAGES, Data, Model
 from bench.measure import waiting
 from bench.measure.environment import cores_in_words
-from bench.measure.memory_parts import surplus
+from bench.profile.memory_parts import surplus
 from bench.record.disturbance import LABEL, disturbances_of, disturbed
 from bench.record.view import Record
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from bench.analysis.stats import FEWEST_ROUNDS
+from bench.cluster.plan import repeated
 from bench.config.combined import TEXT, is_part, words_of
 from bench.config.command_line import OF_IMAGES
 from bench.config.fields import in_words, variable_of
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import FIELDS, KNOBS, UNSET, RunConfig, when_not_given
-from bench.launch.cluster.plan import repeated
 
 QUICK_ROUNDS = 2
 LOOKS = (4, 8, 16, 32, 64)  # the rounds of ROUNDS=auto after which all pairs are judged

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 from bench.config.options import RunConfig, to_dict
 from bench.errors import UserError
 from bench.measure import cgroup
-from bench.measure.timeline import StepTimeline
 from bench.modes import load_mode
 from bench.modes.base import Mode
 from bench.process.heartbeat import StatusWriter
+from bench.profile.timeline import StepTimeline
 from bench.record.privacy import without_names
 from bench.training.checkpoint import LATEST, Checkpoint, find, from_memory, read
 from bench.training.epochs import Epochs

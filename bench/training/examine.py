@@ -10,11 +10,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from bench.config.options import RunConfig
-from bench.measure.allocations import address_of, record_step
 from bench.measure.clock import moment
-from bench.measure.memory_parts import Note
-from bench.measure.timeline import PROFILED_STEPS
 from bench.modes.base import Mode
+from bench.profile.allocations import address_of, record_step
+from bench.profile.memory_parts import Note
+from bench.profile.timeline import PROFILED_STEPS
 from bench.structure import blocks_of, module_tensors, tensors
 from bench.training.hooks import Hook
 from bench.training.loop import Trainer
@@ -136,7 +136,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 def holdings(trainer: Trainer, train_set=None) -> Iterator[tuple[str, torch.Tensor]]:
     """(kind, tensor) of what stays between two steps; of two that share memory the first counts. kind: see
-    bench/measure/memory_parts.py."""
+    bench/profile/memory_parts.py."""
     plain = trainer.mode.unwrap(trainer.model)
     for parameter in plain.parameters():
         yield "weights", local(parameter)

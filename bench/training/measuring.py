@@ -8,11 +8,12 @@ import time
 from torch.utils.data import Dataset
 
 from bench.config.sections import AVERAGES
-from bench.measure import environment, horovod_timeline, load, node, steady
+from bench.measure import environment, load, node, steady
 from bench.measure.facts import collect_facts
 from bench.measure.memory import MemorySampler
-from bench.measure.timeline import PROFILED_STEPS
 from bench.observe.weights import hash_of, state_of
+from bench.profile import horovod_timeline
+from bench.profile.timeline import PROFILED_STEPS
 from bench.record.write import write_evaluation, write_record
 from bench.training.averages import stored
 from bench.training.build import Data

@@ -118,7 +118,7 @@ def test_enter_says_what_it_cannot_do(cluster):
     result = cluster(f"{on('node9', 'true')}; echo $?; {on('node2')}; echo $?; {on('node2', 'false')}; echo $?")
     assert result.stdout.split() == ["255", "255", "1"]
     assert "enter: no node 'node9' in this cluster: there are node1, node2" in result.stderr
-    outside = runs.finish(runs.start("node1", "true", module="bench.launch.cluster.enter"))
+    outside = runs.finish(runs.start("node1", "true", module="bench.cluster.enter"))
     assert outside.code == 255 and "not inside a cluster" in outside.stderr
 
 

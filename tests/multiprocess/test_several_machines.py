@@ -131,7 +131,7 @@ def test_a_machine_that_is_gone_is_named_with_its_ranks(mode, scene, copied_pyth
 def test_elastic_goes_on_when_a_machine_is_lost(scene, mode, comes_back, tmp_path):
     remote = tmp_path / "remote.sh"
     remote.write_text(f'test ! -e {tmp_path / "gone"} && exec "$@"')
-    remote = f"sh {remote} {sys.executable} -m bench.launch.cluster.enter {{host}}"
+    remote = f"sh {remote} {sys.executable} -m bench.cluster.enter {{host}}"
     if comes_back:  # the second machine does not see the run's folder, nor the checkpoint in it
         (tmp_path / "out").mkdir()
         hide = tmp_path / "hide.sh"

@@ -40,7 +40,7 @@ LIGHT_EXCEPTIONS = [
     "bench.measure.nccl",
     "bench.measure.nvml",
     "bench.measure.environment",
-    "bench.measure.horovod_timeline",
+    "bench.profile.horovod_timeline",
     "bench.training.schedule",
     "bench.workload.sharding",
 ]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bench.config.data_sets import info_of
 from bench.measure.environment import collect_machine
-from bench.measure.memory_parts import WORKSPACE
 from bench.predict.memory.plan import of_devices
+from bench.profile.memory_parts import WORKSPACE
 from bench.record.view import Record
 from tests.multiprocess.several_runs import Ranks
 

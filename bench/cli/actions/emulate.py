@@ -13,13 +13,13 @@ from pathlib import Path
 
 from bench.analysis import tables
 from bench.cli.base import needed
+from bench.cluster.make import run as run_in
+from bench.cluster.plan import CLUSTER, DESCRIPTION, Cluster, read_link, read_nodes
 from bench.config.command_line import from_arguments, given_options
 from bench.config.fields import flag_of, variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, RunConfig
 from bench.errors import UserError
-from bench.launch.cluster.make import run as run_in
-from bench.launch.cluster.plan import CLUSTER, DESCRIPTION, Cluster, read_link, read_nodes
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.predict.emulation import record as records

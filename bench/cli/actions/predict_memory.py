@@ -22,7 +22,7 @@ from bench.launch.launcher import resolve_here
 from bench.measure import cgroup
 from bench.measure.environment import usable_cores
 from bench.measure.memory import read_pss, read_rss
-from bench.measure.memory_parts import CONTEXT
+from bench.profile.memory_parts import CONTEXT
 from bench.record.describe import fuller, used_gpus
 from bench.record.read import find_records
 from bench.record.view import Record

@@ -23,13 +23,13 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     import torch
 
     from bench.measure.environment import collect_environment
-    from bench.measure.horovod_timeline import share_communication
     from bench.measure.load import Load
     from bench.measure.node import machine_of
-    from bench.measure.timeline import StepTimeline
     from bench.modes import load_mode
     from bench.predict.emulation.record import drawn, read_plan, write
     from bench.predict.emulation.stand_in import PACE, StandIn, WaitingOptimizer
+    from bench.profile.horovod_timeline import share_communication
+    from bench.profile.timeline import StepTimeline
 
     torch.set_num_threads(config.threads_per_process)
     mode, plan = load_mode(config.mode)(config), read_plan(config.label.probe)

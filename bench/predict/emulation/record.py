@@ -18,10 +18,10 @@ import msgspec
 from bench import formulas
 from bench.analysis import style
 from bench.analysis.tables import Grid
+from bench.cluster.plan import rate_words
 from bench.config import tasks
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
-from bench.launch.cluster.plan import rate_words
 from bench.predict.step.profile import Profile
 from bench.record.read import check_ranks, parsed
 from bench.record.schema import BadRecord, check_kind

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from bench.config.data_sets import data_kind
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict, unchecked
-from bench.measure.memory_parts import TENSORS, Trace, at_peak
 from bench.predict.memory.step import STEPPED, STEPPING, Step, Unlike, between, simulate
 from bench.predict.step.engines import FUSION_MIB, MIB
+from bench.profile.memory_parts import TENSORS, Trace, at_peak
 from bench.workload.images.synthetic import POOL
 
 PHASES = {**dict.fromkeys(("optimizer step", STEPPING, STEPPED), "optimizer"), "synchronize": "end of backward"}

@@ -16,9 +16,9 @@ from bench.config.data_sets import info_of
 from bench.config.modes import MODES
 from bench.config.options import KNOBS, UNSET, RunConfig, to_dict, unchecked
 from bench.errors import UserError
-from bench.measure.memory_parts import Trace
 from bench.modes import load_mode
 from bench.predict.step.engines import owners as zero1_owners
+from bench.profile.memory_parts import Trace
 from bench.structure import blocks_of, each, tensors
 from bench.training.examine import holdings
 from bench.training.loop import Trainer, build_optimizer

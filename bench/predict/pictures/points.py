@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import formulas
+from bench.cluster.plan import LABEL, limit_of, rate_words
 from bench.config.fields import in_words
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
-from bench.launch.cluster.plan import LABEL, limit_of, rate_words
 from bench.predict.emulation import record as emulations
 from bench.predict.emulation.record import EmulationRecord
 from bench.predict.step import result

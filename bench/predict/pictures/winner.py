@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from bench import formulas
 from bench.analysis import style
+from bench.cluster.plan import rate_words
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
-from bench.launch.cluster.plan import rate_words
 from bench.predict.advice.cluster import TIE, candidates
 from bench.predict.advice.facts import FP16, Way
 from bench.predict.pictures.points import Asked

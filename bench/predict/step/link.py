@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import formulas
+from bench.cluster.plan import UNITS_OF_TIME, limit_of, quantity, rate_words
 from bench.errors import UserError
-from bench.launch.cluster.plan import UNITS_OF_TIME, limit_of, quantity, rate_words
 from bench.record import packed
 from bench.tasks.network import record as network_record
 from bench.tasks.network.result import series_of

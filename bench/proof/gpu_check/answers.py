@@ -2,7 +2,7 @@
 
 import statistics
 
-from bench.measure.memory_parts import TENSORS
+from bench.profile.memory_parts import TENSORS
 from bench.proof.gpu_check.base import Answer
 from bench.record.view import Record
 

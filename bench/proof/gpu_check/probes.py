@@ -19,9 +19,9 @@ from bench.launch.engines.horovodrun import loaded
 from bench.measure import nccl, nvml
 from bench.measure.clock import StepClock, moment
 from bench.measure.environment import cuda_identity
-from bench.measure.timeline import StepTimeline
 from bench.modes import ddp, load_mode
 from bench.modes.dp import DataParallel
+from bench.profile.timeline import StepTimeline
 from bench.training.loop import set_precision
 from bench.workload import load_workload
 from bench.workload.loader import Draws, training_batches

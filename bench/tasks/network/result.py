@@ -6,9 +6,9 @@ from functools import cached_property
 from bench import formulas
 from bench.analysis import style
 from bench.analysis.tables import Grid
+from bench.cluster.plan import repeated
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS
-from bench.launch.cluster.plan import repeated
 from bench.record.describe import machine_line, stand_in, where
 from bench.record.disturbance import disturbances_of, in_words
 from bench.tasks.network.plan import as_flag, in_bytes

@@ -15,7 +15,7 @@ import itertools, time
 real, days = time.time, itertools.cycle((0, -3, 2, -1, 5))
 time.time = lambda: real() + 86400 * next(days)
 """
-MAY_LOOK = {"bench/measure/steady.py", "bench/measure/timeline.py"}  # the latter: a first guess, held to what was timed
+MAY_LOOK = {"bench/measure/steady.py", "bench/profile/timeline.py"}  # the latter: a first guess, held to what was timed
 
 
 def test_now_is_the_time_of_day_and_does_not_jump(monkeypatch):

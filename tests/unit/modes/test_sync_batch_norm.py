@@ -10,10 +10,10 @@ from torch import nn
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.measure.timeline import StepTimeline
 from bench.modes import load_mode
 from bench.modes.base import Topology
 from bench.modes.sync_batch_norm import ReducedBatchNorm2d, replace_norms
+from bench.profile.timeline import StepTimeline
 from tests.runs import needs_horovod
 
 

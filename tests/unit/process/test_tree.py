@@ -73,7 +73,7 @@ def carriers(token: str) -> list[int]:
 # What starts processes without a tree, and why.
 WITHOUT = {
     "process/tree.py": "the tree itself",
-    "launch/cluster/make.py": "the first process of a PID namespace: its end is the end of all others",
+    "cluster/make.py": "the first process of a PID namespace: its end is the end of all others",
     "launch/engines/horovod_elastic.py": "a launcher, within a node's tree",
     "launch/engines/horovod_ranks.py": "a launcher, within a node's tree",
     "course/start.py": "forks ranks, within a node's tree",

@@ -13,9 +13,9 @@ from pathlib import Path
 from bench.analysis import style
 from bench.analysis.suite import Program, Suite, suites_of
 from bench.analysis.tables import Grid
+from bench.cluster.plan import LABEL, limit_of
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.launch.cluster.plan import LABEL, limit_of
 from bench.predict.pictures.points import other_engine, other_work
 from bench.predict.step import link
 from bench.predict.step import profile as profiles

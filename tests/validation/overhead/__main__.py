@@ -32,10 +32,10 @@ from pathlib import Path
 from bench import formulas
 from bench.analysis import stats, tables
 from bench.analysis.tables import Grid
+from bench.cluster.make import isolate
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import RunConfig
 from bench.errors import BenchError, UserError
-from bench.launch.cluster.make import isolate
 from bench.launch.launcher import resolve_here
 from bench.measure.environment import collect_machine, cores_in_words
 from bench.measure.load import Load, others_share

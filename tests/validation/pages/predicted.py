@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from bench.measure.environment import cores_in_words
-from bench.measure.memory_parts import BESIDES, TENSORS, WORKSPACE
+from bench.profile.memory_parts import BESIDES, TENSORS, WORKSPACE
 from bench.report import markdown
 
 UNNAMED = ("mode", "gpus", "memory", "allow_slow")  # options that a row does not repeat

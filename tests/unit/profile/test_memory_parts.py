@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.measure.memory_parts import BESIDES, Note, at_peak, in_places, of_gpu, of_snapshot, with_sizes
+from bench.profile.memory_parts import BESIDES, Note, at_peak, in_places, of_gpu, of_snapshot, with_sizes
 
 MIB = 2**20
 
@@ -75,8 +75,8 @@ def history(enabled, **options):
     if os.environ.get("STUB_NVML_NO_HISTORY"): raise RuntimeError("no history")
     calls.append(enabled)
 cuda.memory._record_memory_history, cuda.memory._snapshot = history, lambda: snapshot
-from bench.measure.allocations import record_step
-from bench.measure.memory_parts import Note
+from bench.profile.allocations import record_step
+from bench.profile.memory_parts import Note
 noted = [Note("images", 5, 0)]
 found = record_step(lambda: calls.append("step"), [torch.device("cuda", 1)], lambda: [], noted, lambda: [])
 print(json.dumps([calls, found]))

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 from bench.config.options import RunConfig
-from bench.measure.allocations import record_step
-from bench.measure.memory_parts import WORKSPACE
 from bench.modes import single
+from bench.profile.allocations import record_step
+from bench.profile.memory_parts import WORKSPACE
 from bench.training.examine import notes_of
 from bench.training.loop import Trainer
 

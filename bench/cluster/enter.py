@@ -1,13 +1,13 @@
 """Run a command on a node of this cluster, as ssh does on a machine:
-``python -m bench.launch.cluster.enter node2 hostname``."""
+``python -m bench.cluster.enter node2 hostname``."""
 
 import json
 import os
 import sys
 from pathlib import Path
 
+from bench.cluster.plan import CLUSTER, DESCRIPTION
 from bench.errors import UserError
-from bench.launch.cluster.plan import CLUSTER, DESCRIPTION
 
 FAILED = 255  # as ssh says that it was not the command that failed
 
@@ -16,7 +16,7 @@ def main(words: list[str]) -> int:
     """Become the command, on its node. Returns only when that cannot be done."""
     try:
         if len(words) < 2:
-            raise UserError("name a node and a command, as in `python -m bench.launch.cluster.enter node2 hostname`")
+            raise UserError("name a node and a command, as in `python -m bench.cluster.enter node2 hostname`")
         if not (folder := os.environ.get(CLUSTER)):
             raise UserError('this is not inside a cluster: `bench cluster --cmd "…"` makes one')
         nodes = json.loads((Path(folder) / DESCRIPTION).read_text())["nodes"]

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from bench.formulas import union
 from bench.measure import steady
 from bench.measure.clock import moment
-from bench.measure.horovod_timeline import BEGIN, END, engine_offset, fusions, is_mark, read_engine
+from bench.profile.horovod_timeline import BEGIN, END, engine_offset, fusions, is_mark, read_engine
 
 MARK = "bench: clock mark"  # our own range: it says which thread is ours, and what torch's clock shows
 GAP_S = 1e-4  # compute spans with a shorter gap are one

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from bench.cluster.plan import CLUSTER, Cluster, usable
 from bench.errors import UserError
 from bench.files import LINUX, PROC, PROJECT
-from bench.launch.cluster.plan import CLUSTER, Cluster, usable
 from bench.process.ending import handled
 from bench.process.tree import Tree, capture
 
@@ -59,7 +59,7 @@ def run(cluster: Cluster, command: str) -> int:
         forward = handled(lambda number, _: os.write(writing, bytes([number])), *FORWARDED)
         with forward, lent_terminal() as terminal, Tree() as tree:
             fds = [reading, *([terminal] if terminal else [])]
-            inside = [sys.executable, "-m", "bench.launch.cluster.make", str(folder), json.dumps(asdict(cluster))]
+            inside = [sys.executable, "-m", "bench.cluster.make", str(folder), json.dumps(asdict(cluster))]
             tree.start(
                 [*isolation, *inside, command, *map(str, fds)], environment(cluster, folder), stdin=None, pass_fds=fds,
                 start_new_session=False, preexec_fn=os.setpgrp,
@@ -94,7 +94,7 @@ def environment(cluster: Cluster, folder: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in DROPPED} | {
         CLUSTER: str(folder),
         "BENCH_HOSTS": cluster.hosts,
-        "BENCH_REMOTE": f"{shlex.quote(sys.executable)} -m bench.launch.cluster.enter {{host}}",
+        "BENCH_REMOTE": f"{shlex.quote(sys.executable)} -m bench.cluster.enter {{host}}",
         "BENCH_IFACE": "eth0",
         "BENCH_NETWORK": cluster.label(),
         "BENCH_LINK_MBIT": "" if cluster.rate_mbit is None else f"{cluster.rate_mbit:g}",
@@ -145,7 +145,7 @@ def main(words: list[str]) -> int:
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code
-    enter = [sys.executable, "-m", "bench.launch.cluster.enter", plan.names[0], "sh", "-c", command]
+    enter = [sys.executable, "-m", "bench.cluster.enter", plan.names[0], "sh", "-c", command]
     child, told = subprocess.Popen(enter, preexec_fn=lambda: take(terminal)), threading.Event()
     threading.Thread(target=obey, args=(pipe, child.pid, folder, told), daemon=True).start()
     pid = None

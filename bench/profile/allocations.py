@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 
-from bench.measure import memory_parts
 from bench.measure.memory import CudaProbe
-from bench.measure.memory_parts import WORKSPACE, Event, Note, at_peak, in_places, with_sizes
 from bench.measure.nvml import GIB
+from bench.profile import memory_parts
+from bench.profile.memory_parts import WORKSPACE, Event, Note, at_peak, in_places, with_sizes
 
 MOST_EVENTS = 1_000_000  # of a step on a GPU; a resnet152 has some ten thousand
 OPERATIONS = ("aten::",)  # how torch's names of operations on tensors begin

@@ -11,8 +11,9 @@ from torch.autograd import DeviceType
 from bench.analysis.drawing import svg_of
 from bench.analysis.suite import suite_of
 from bench.config.options import RunConfig
-from bench.measure import timeline as measure
-from bench.measure.horovod_timeline import (
+from bench.modes import dp
+from bench.profile import timeline as measure
+from bench.profile.horovod_timeline import (
     BEGIN,
     END,
     engine_offset,
@@ -21,8 +22,7 @@ from bench.measure.horovod_timeline import (
     read_engine,
     share_communication,
 )
-from bench.measure.timeline import MARK, StepTimeline
-from bench.modes import dp
+from bench.profile.timeline import MARK, StepTimeline
 from bench.studies.breakdown.result import hidden_share
 from bench.studies.registry import study_of
 from tests import records
