@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"bench: {name} is set, but nothing reads it: did you mean {meant}?", file=sys.stderr)
         if command.missing_clone(args):
             raise UserError(
-                f"`bench {command.name}` works on files of the project that this installed package has not: clone the "
+                f"`bench {command.name}` works on files that the installed package does not contain: clone the "
                 f"project, and run `make {command.make}` there"
             )
         if by_make and "horovod" in command.needs:
@@ -93,7 +93,7 @@ def command_of(words: list[str]) -> tuple[Command, list[str]]:
             f"{name} comes from torch.distributed.launch: start `bench run` with torchrun, or give --use-env"
         )
     if name in GONE:
-        raise UserError(f"{name} is not a command any more: in a clone, run `{GONE[name]}`")
+        raise UserError(f"{name} is no longer a command: in a clone, run `{GONE[name]}`")
     near = " or ".join(nearest(name, [*COMMANDS, *ALIASES, *RENAMED]))
     raise UserError(f"unknown command {name}: {f'did you mean {near}?' if near else '`bench help` lists them'}")
 

@@ -106,7 +106,10 @@ def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
     one, other = suite.programs[a], suite.programs[b]
     certificate = certify({a: one.records, b: other.records}, rules)
     if one.is_bound or other.is_bound:
-        inherent = {"status": "inherent", "why": "the upper bound exchanges nothing: it is no way to train"}
+        inherent = {
+            "status": "inherent",
+            "why": "the no-communication baseline does not train: it exchanges no gradients",
+        }
         certificate = Certificate([
             dataclasses.replace(fact, **inherent) if fact.name in OF_BOUND and fact.status == "differs" else fact
             for fact in certificate.facts
@@ -136,7 +139,7 @@ def records_of(suite: Suite) -> dict[str, list]:
 def require_comparable(suite: Suite, rules: Rules) -> None:
     """Raise UserError when nothing can be paired, or the records differ in the model or in what is computed."""
     if not suite.programs:
-        raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
+        raise UserError(f"suite {suite.id} has no round in which every configuration succeeded: run it again")
     defining = [*names(Model), "data", "image_size", "epochs", "optimizer", "precision", "device"]
     seen = {name: sorted({str(getattr(record.config, name)) for record in suite.counted}) for name in defining}
     seen["network"] = sorted({record.network or "not named" for record in suite.counted})

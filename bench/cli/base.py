@@ -263,7 +263,7 @@ def all_devices(args: argparse.Namespace) -> str | None:
     if getattr(args, "hosts", None) or os.environ.get("BENCH_HOSTS") or seat_of(os.environ):
         return None
     if args.device == "cpu" or not (gpus := visible_gpus()):
-        raise UserError("GPUS=all, but no GPU is used here: write how many CPU workers, as in GPUS=2")
+        raise UserError("GPUS=all, but this run uses no GPU: give the number of CPU processes, as in GPUS=2")
     return str(len(gpus))
 
 

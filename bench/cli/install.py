@@ -43,7 +43,7 @@ def imagenet(args) -> int:
     if not (train or val):
         raise UserError("TRAIN=… or VAL=… is needed: the archives ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar")
     if bool(val) != bool(labels):
-        raise UserError("VAL and LABELS go together: the archive has no classes, the labels file has them")
+        raise UserError("VAL and LABELS go together: the archive contains no class labels, the labels file does")
     unpack(train, val, labels, to, lambda sentence: print(sentence, flush=True))
     print(f"unpacked: DATA=imagefolder:{to}", flush=True)
     return 0

@@ -106,9 +106,9 @@ def environment(cluster: Cluster, folder: Path) -> dict[str, str]:
 def isolate() -> list[str]:
     """The ``unshare`` command that works here. Raises UserError."""
     if os.environ.get(CLUSTER):
-        raise UserError("this is inside a cluster already: start another one outside")
+        raise UserError("already inside a cluster: start another one outside")
     if not LINUX:
-        raise UserError("a cluster on one machine needs Linux: it is made of network namespaces")
+        raise UserError("a cluster on one machine needs Linux, because it uses network namespaces")
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             raise UserError(f"`{tool}` is not installed: install the package {package} (apt-get install {package})")

@@ -94,7 +94,7 @@ def read_inject(text: str) -> dict:
             name, value = "mistake", word
         else:
             known = ", ".join([*WORDS, *mistakes.INJECTED])
-            raise UserError(f"unknown INJECT={word}: choose of {known}, or {'|'.join(FAULT_KINDS)}:RANK:STEP")
+            raise UserError(f"unknown INJECT={word}: choose from {known}, or {'|'.join(FAULT_KINDS)}:RANK:STEP")
         if name in found:
             raise UserError(f"INJECT={text} has both {found[name]} and {word}: leave one of them out")
         found[name] = value

@@ -71,7 +71,7 @@ def check_value(f: dataclasses.Field, value) -> None:
         raise UserError(f"{name}={value} is too large: no record can hold it")
     if isinstance(value, str):
         if len(value) > LONGEST:
-            raise UserError(f"{name} has {len(value)} letters, and a record holds {LONGEST} of it: write less")
+            raise UserError(f"{name} has {len(value)} characters, but a record holds at most {LONGEST}: shorten it")
         if not is_unicode(value):
             raise UserError(f"{name}={value} is not Unicode (UTF-8): no record can hold it")
 

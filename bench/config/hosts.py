@@ -60,7 +60,7 @@ def of_file(path: Path) -> list[Host]:
         why = getattr(error, "strerror", None) or "it is no text"
         raise UserError(f"HOSTS={path} cannot be read ({why}): name a file of lines such as node1:4") from None
     if not any(lines):
-        raise UserError(f"HOSTS={path} names no machine: write lines such as node1:4")
+        raise UserError(f"HOSTS={path} contains no machine: write lines such as node1:4")
     return parse(",".join(filter(None, lines)))
 
 
@@ -75,7 +75,7 @@ def of_slurm(environment: Mapping[str, str]) -> list[Host]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"HOSTS=slurm: scontrol does not run ({error}): write HOSTS=node1:4,node2:4") from None
     if done.returncode or not done.stdout.split():
-        raise UserError(f"HOSTS=slurm: `scontrol show hostnames {nodes}` names no machine: {done.stderr.strip()}")
+        raise UserError(f"HOSTS=slurm: `scontrol show hostnames {nodes}` returned no machine: {done.stderr.strip()}")
     names = done.stdout.split()
     slots = slots_of_slurm(environment, len(names))
     return parse(",".join(f"{name}:{number}" for name, number in zip(names, slots, strict=True)))

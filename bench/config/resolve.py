@@ -39,10 +39,10 @@ def resolve(
                "NUMA_BINDING=1": config.numa_binding, "ASYNC_COMPLETION=1": config.async_completion}  # fmt: skip
     for words, given in on_gpus.items():
         if given and device != "cuda":
-            raise UserError(f"{words} needs GPUs, and this run uses none: leave it out")
+            raise UserError(f"{words} needs GPUs, but this run uses none: leave it out")
     if config.adasum and device == "cpu" and config.num_processes & (config.num_processes - 1):
         n = config.num_devices
-        raise UserError(f"ADASUM=1 joins ranks two by two, and GPUS={n} is no power of 2: use GPUS=2 or 4")
+        raise UserError(f"ADASUM=1 needs a power of 2, but GPUS={n}: use GPUS=2 or 4")
     defaults = dict(DEFAULTS[device])
     if config.model == GPT and config.data is None:
         defaults["data"] = "stdlib"

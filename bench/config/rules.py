@@ -48,7 +48,7 @@ NEEDS = {
     "epochs evaluate": (lambda c: not MODES[c.mode].baseline, "a mode that trains a model", "mode"),
     "ema swa replicas": (equal_weights, "equal weights on every rank, as with MODE=ddp", "mode"),
     "ema": (lambda c: c.ema < 1, "a value below 1, as in 0.999", ""),
-    "swa": (lambda c: c.swa <= c.epochs, "as many EPOCHS", "epochs"),
+    "swa": (lambda c: c.swa <= c.epochs, "at least as many EPOCHS", "epochs"),
     "val_batch resume": (lambda c: c.epochs or c.evaluate, "EPOCHS or EVALUATE=1", ""),
     "evaluate": (lambda c: c.resume or c.pretrained, "RESUME or PRETRAINED", ""),
     "nesterov": (lambda c: c.optimizer == "sgd" and c.momentum, "OPTIMIZER=sgd and MOMENTUM above 0", ""),
@@ -66,7 +66,7 @@ NEEDS = {
     "adasum": (lambda c: c.launcher != "horovodrun", "MPI, so LAUNCHER=mpirun", "launcher"),
     "param_dtype": (lambda c: c.precision in (None, c.param_dtype), "the same PRECISION", "precision"),
     "copy_to": (lambda c: data_kind(c.copy_to)[0] == "url", "a URL such as s3://BUCKET/PREFIX", ""),
-    "mistake": (trains_alike, "every rank to train alike (MODE=ddp or horovod, without INJECT=no-exchange)", ""),
+    "mistake": (trains_alike, "replicas with equal updates (MODE=ddp or horovod, without INJECT=no-exchange)", ""),
     "elastic": (lambda c: MODES[c.mode].elastic, "MODE=ddp or horovod", "mode"),
     "restarts": (lambda c: c.elastic, "MIN_DEVICES", ""),
     "remote iface": (lambda c: c.hosts, "HOSTS", ""),
@@ -74,16 +74,16 @@ NEEDS = {
 # Option -> those that exclude it, and why.
 EXCLUDES = {
     "lr_warmup_steps": ("lr_warmup_epochs", "both are the length of the warm-up"),
-    "freeze": ("train_only", "each of them says which parameters are trained"),
+    "freeze": ("train_only", "both choose which parameters are trained"),
     "resume": ("pretrained", "a checkpoint brings its own weights"),
-    "evaluate": ("epochs track checkpoint profile memory", "EVALUATE=1 trains nothing"),
+    "evaluate": ("epochs track checkpoint profile memory", "EVALUATE=1 does not train"),
     "adasum": ("overlap sync clip_norm loss_guard", "Adasum reduces inside the optimizer's step"),
-    "overlap": ("compression", "it sends plain gradients after the backward pass"),
-    "sync": ("epochs evaluate loss_guard", "a step without its communication trains no model"),
-    "share_gpu": ("gpu_ids", "all ranks take the first visible GPU: choose it by CUDA_VISIBLE_DEVICES"),
-    "hosts": ("gpu_ids", "they are GPUs of one machine: set CUDA_VISIBLE_DEVICES on each"),
-    "mistake": ("resume evaluate", "it is made in a training from its start"),
-    "elastic": ("replicas profile memory watch snapshots mistake", "with a rank a part of what they observe is lost"),
+    "overlap": ("compression", "OVERLAP=0 sends uncompressed gradients after the backward pass"),
+    "sync": ("epochs evaluate loss_guard", "a step without communication does not train a model"),
+    "share_gpu": ("gpu_ids", "all ranks use the first visible GPU: choose it with CUDA_VISIBLE_DEVICES"),
+    "hosts": ("gpu_ids", "GPU indices apply to one machine: set CUDA_VISIBLE_DEVICES on each"),
+    "mistake": ("resume evaluate", "a mistake is injected only into a run that trains from the start"),
+    "elastic": ("replicas profile memory watch snapshots mistake", "losing a rank loses part of what they record"),
 }
 # fmt: on
 
@@ -142,9 +142,9 @@ def mode(c) -> Iterator[str]:
     most = MODES[c.mode].max_devices
     if most and c.num_devices > most:
         gpus = c.gpu_ids or c.num_devices
-        yield f"MODE={c.mode} is one device, but GPUS={gpus}: use GPUS=1, or MODE=dp, ddp or horovod"
+        yield f"MODE={c.mode} uses one device, but GPUS={gpus}: use GPUS=1, or MODE=dp, ddp or horovod"
     if c.gpu_ids and (ids := parse_gpu_ids(c.gpu_ids)) and c.device == "cpu":
-        yield f"GPUS={c.gpu_ids} names GPUs, and DEVICE=cpu uses none: use GPUS={len(ids)}"
+        yield f"GPUS={c.gpu_ids} names GPUs, but DEVICE=cpu uses none: use GPUS={len(ids)}"
     if not c.out:
         yield "OUT= is empty: name a folder"
 
@@ -157,11 +157,11 @@ def data(c) -> Iterator[str]:
         yield f"unknown DATA={c.data}: choose one of {', '.join(data_sets.choices())}"
     info = data_sets.info_of(c.data)
     if info.path and not place:
-        yield f"DATA={c.data}: write DATA={kind}:PATH, the folder that holds train and val"
+        yield f"DATA={c.data}: write DATA={kind}:PATH, the folder that contains train and val"
     if c.decode == "cuda" and (c.skip_bad or c.in_memory):
-        yield "DECODE=cuda decodes whole batches, each time: leave SKIP_BAD and CACHE_IMAGES out, or use DECODE=cpu"
+        yield "DECODE=cuda decodes batches again in each epoch: use DECODE=cpu, or leave SKIP_BAD and CACHE_IMAGES out"
     if kind in IN_MEMORY and place:
-        yield f"DATA={c.data}: {kind} takes no path; its files are looked for below DATA_DIR"
+        yield f"DATA={c.data}: {kind} takes no path; its files are read from DATA_DIR"
     for name in filter(lambda name: is_given(c, name), ("evaluate", "target", "replicas")):
         if not info.validation:
             yield f"DATA={kind} has no validation set: leave {name.upper()} out, or use DATA=digits"
@@ -179,21 +179,21 @@ def model(c) -> Iterator[str]:
     name, text = c.model or "", workload(c) == "text"
     foreign = bool(own.named(name))
     if name.endswith(".py"):
-        yield f"MODEL={name} names no function of that file: write MODEL={name}:build, where build is its name"
+        yield f"MODEL={name} does not name a function: write MODEL={name}:build for a function build in it"
     if c.width and c.heads and c.width % c.heads:
-        yield f"EMBED_DIM={c.width} cannot be shared out to NUM_HEADS={c.heads}: use a multiple of it"
+        yield f"EMBED_DIM={c.width} is not divisible by NUM_HEADS={c.heads}: use a multiple of it"
     if name == GPT and not text:
-        yield f"MODEL=gpt learns text, and DATA={c.data} is something else: use DATA=stdlib"
+        yield f"MODEL=gpt needs text data, but DATA={c.data} is not text: use DATA=stdlib"
     if text and name not in ("", GPT) and not foreign:
-        yield f"MODEL={name} takes images, and DATA={c.data} is text: use MODEL=gpt, or your own as {own.FORM}"
+        yield f"MODEL={name} needs images, but DATA={c.data} is text: use MODEL=gpt, or your own model as {own.FORM}"
     if c.pretrained == "torchvision" and (foreign or name.startswith((GPT, TIMM, own.KERAS))):
-        yield f"PRETRAINED=torchvision has no weights of MODEL={name}: name a file"
+        yield f"PRETRAINED=torchvision has no weights for MODEL={name}: use a file"
 
 
 def training(c) -> Iterator[str]:
     info = MODES[c.mode]
     if parse_schedule(c.schedule)[1] and is_given(c, "schedule_epochs"):
-        yield f"SCHEDULE={c.schedule} names its epochs: leave …:EPOCHS out"
+        yield f"SCHEDULE={c.schedule} already contains the epochs: leave …:EPOCHS out"
     for name in filter(lambda name: is_given(c, name), ("checkpoint_steps", "keep")):
         if c.checkpoint is False:
             yield f"CHECKPOINT=0 and {said(c, name)} exclude each other: leave one of them out"
@@ -202,15 +202,15 @@ def training(c) -> Iterator[str]:
     if c.target is not None and c.target > 1 and workload(c) == "images":
         yield f"TARGET={c.target:g}: write an accuracy between 0 and 1, as in 0.98"
     if c.norm == "sync" and not info.sync_norm:
-        yield f"MODE={c.mode} has no NORM=sync: its replicas cannot talk inside a forward pass; use ddp or horovod"
+        yield f"MODE={c.mode} has no NORM=sync: its replicas cannot communicate in a forward pass; use ddp or horovod"
     if c.compile and info.no_compile:
         yield f"MODE={c.mode} has no COMPILE=1: {info.no_compile}; use ddp or horovod"
     if not c.sync and c.norm == "sync":
-        yield "INJECT=no-exchange exchanges nothing, and NORM=sync sums over all ranks: leave one of them out"
+        yield "INJECT=no-exchange and NORM=sync exclude each other (NORM=sync communicates): leave one of them out"
     if c.precision == "fp16" and c.compression == "powersgd":
-        yield "COMPRESSION=powersgd would keep one overflow of fp16 in every later step: use PRECISION=bf16"
+        yield "COMPRESSION=powersgd would carry an fp16 overflow into every later step: use PRECISION=bf16"
     if c.precision == "fp16" and c.adasum:
-        yield "ADASUM=1 reduces inside the optimizer's step, before which fp16 needs the gradients: use PRECISION=bf16"
+        yield "ADASUM=1 reduces in optimizer.step(), but fp16 needs reduced gradients before it: use PRECISION=bf16"
 
 
 def mistake(c) -> Iterator[str]:
@@ -224,13 +224,13 @@ def elastic(c) -> Iterator[str]:
     if not c.elastic:
         return
     if c.elastic > c.num_devices:
-        yield f"{words} is the least number of devices, and GPUS={c.num_devices} the most: use 1 to {c.num_devices}"
+        yield f"{words} is larger than GPUS={c.num_devices}: use 1 to {c.num_devices}"
     if c.label.study or c.label.suite:
-        yield f"{words} is of `bench run`: a run that was interrupted is no measurement to compare; leave it out"
+        yield f"{words} applies only to `bench run`, because an interrupted run cannot be compared: leave it out"
     if not c.epochs or c.checkpoint is False:
-        yield f"{words} goes on from checkpoints: give EPOCHS (and CHECKPOINT_STEPS), and leave CHECKPOINT=0 out"
+        yield f"{words} continues from checkpoints: give EPOCHS (and CHECKPOINT_STEPS), and leave CHECKPOINT=0 out"
     if c.launcher in ("spawn", "mpirun") or c.dist_url:
-        yield f"{words} lets the ranks meet again by torchrun or horovodrun: leave LAUNCHER and DIST_URL out"
+        yield f"{words} needs torchrun or horovodrun to restart ranks: leave LAUNCHER and DIST_URL out"
 
 
 def launcher(c) -> Iterator[str]:
@@ -244,7 +244,7 @@ def launcher(c) -> Iterator[str]:
     if url.startswith("tcp:") and not 0 < int(url.rpartition(":")[2]) < 65536:
         yield f"DIST_URL={url}: a port is between 1 and 65535"
     if url.startswith("file:") and c.launcher not in ("auto", "spawn"):
-        yield "a file:// DIST_URL needs LAUNCHER=spawn: torchrun brings its own rendezvous"
+        yield "a file:// DIST_URL needs LAUNCHER=spawn: torchrun has its own rendezvous"
 
 
 def several_hosts(c) -> Iterator[str]:
@@ -253,23 +253,23 @@ def several_hosts(c) -> Iterator[str]:
     machines, words = hosts.parse(c.hosts), f"HOSTS={c.hosts}"
     taken, first = hosts.share(machines, c.num_devices), machines[0]
     if c.remote is not None and "{host}" not in c.remote:
-        yield f"REMOTE={c.remote} does not say where the name goes: write {{host}} in it, as in ssh {{host}}"
+        yield f"REMOTE={c.remote} does not contain {{host}}: write {{host}} for the machine name, as in ssh {{host}}"
     try:
         shlex.split(c.remote or "")
     except ValueError as error:
         yield f"REMOTE={c.remote}: {error}"
     if MODES[c.mode].one_process and c.num_devices > first.slots:
         most = f"GPUS={first.slots} on {first.name}, the first"
-        yield f"MODE={c.mode} is one process on one machine: {words} has {most}; use MODE=ddp or horovod for more"
+        yield f"MODE={c.mode} runs one process on one machine: {words} has {most}; use MODE=ddp or horovod for more"
     if not taken:
         possible = ", ".join(map(str, hosts.possible(machines)))
-        yield f"GPUS={c.num_devices} is not possible with {words}: several machines are used whole: GPUS={possible}"
+        yield f"GPUS={c.num_devices} is not possible with {words}, because whole machines are used: GPUS={possible}"
     if len(taken) > 1 and c.share_gpu:
-        yield f"SHARE_GPU=1 is all ranks on one GPU, and {words} are several machines: leave one of them out"
+        yield f"SHARE_GPU=1 puts all ranks on one GPU, but {words} names several machines: leave one of them out"
     if len(taken) > 1 and c.launcher == "spawn":
-        yield f"LAUNCHER=spawn starts the processes of one machine, and {words} are several: use torchrun"
+        yield f"LAUNCHER=spawn starts processes on one machine, but {words} names several: use torchrun"
     if len(taken) > 1 and (c.launcher == "mpirun" or c.adasum):
         what = "ADASUM=1, which needs MPI" if c.adasum else "LAUNCHER=mpirun"
-        yield f"{what}: bench starts mpirun only on one machine: with {words} use mpirun -np 4 -H a:2,b:2 bench run"
+        yield f"{what}: bench starts mpirun only on one machine; for {words} run mpirun -np 4 -H a:2,b:2 bench run"
     if c.dist_url and not c.dist_url.startswith(f"tcp://{first.name}:"):
         yield f"DIST_URL={c.dist_url}: with HOSTS the ranks meet on the first machine: use tcp://{first.name}:PORT"

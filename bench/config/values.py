@@ -21,7 +21,9 @@ def parse_gpu_ids(text: str) -> list[str]:
     if any(entry.startswith("MIG-") for entry in ids):
         raise UserError(f"GPUS={text} names a MIG slice, which is not supported: name whole GPUs")
     if not all(re.fullmatch(r"[0-9]+|GPU-[0-9a-fA-F-]+", entry) for entry in ids):
-        raise UserError(f"GPUS={text} is not a whole number, and no list of GPUs or UUIDs: write 2, or 0,1 or GPU-3f2a")
+        raise UserError(
+            f"GPUS={text} is neither a whole number nor a list of GPU indices or UUIDs: write 2, 0,1 or GPU-3f2a"
+        )
     ids = [str(int(entry)) if entry.isdecimal() else entry for entry in ids]
     if twice := [entry for entry in ids if ids.count(entry) > 1]:
         raise UserError(f"GPUS={text} names {twice[0]} twice")
@@ -39,7 +41,7 @@ def parse_fault(text: str, num_processes: int) -> tuple[str, int, int]:
 
 def parse_snapshots(text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise UserError(f"SNAPSHOTS={text}: write steps with commas between, as in 1,5,20")
+        raise UserError(f"SNAPSHOTS={text}: write steps separated by commas, as in 1,5,20")
     return [int(step) for step in text.split(",")]
 
 
@@ -66,8 +68,8 @@ def parse_schedule(text: str) -> tuple[str, tuple[int, ...]]:
     if name != "step":
         raise UserError(f"SCHEDULE={text}: only step takes epochs, as in step:30,60,80")
     if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", epochs):
-        raise UserError(f"SCHEDULE={text}: write whole epochs from 1 on with commas between, as in step:30,60,80")
+        raise UserError(f"SCHEDULE={text}: write epochs (at least 1) separated by commas, as in step:30,60,80")
     drops = tuple(int(epoch) for epoch in epochs.split(","))
     if list(drops) != sorted(set(drops)):
-        raise UserError(f"SCHEDULE={text}: write each epoch once, the earliest first")
+        raise UserError(f"SCHEDULE={text}: write each epoch once, in ascending order")
     return name, drops

@@ -47,7 +47,7 @@ def select(paths: list[Path], names: str | None, kind: str) -> list[Path]:
     wanted = [name.strip() for name in names.split(",")] if names else [""]
     for name in wanted:
         if not any(path.name.startswith(name) for path in paths):
-            raise UserError(f"no {kind} begins with {name!r}: choose of {', '.join(path.stem for path in paths)}")
+            raise UserError(f"no {kind} begins with {name!r}: choose from {', '.join(path.stem for path in paths)}")
     return [path for path in paths if path.name.startswith(tuple(wanted))]
 
 
@@ -274,13 +274,13 @@ def required(module: str):
     sys.modules.setdefault(ADDRESSES, None)
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.import_module(module)
-    raise UserError(f"{module} is missing: run this by make, or `pip install -e '.[notebooks]'`")
+    raise UserError(f"{module} is not installed: run this through make, or `pip install -e '.[notebooks]'`")
 
 
 def run(names: str | None, quick: bool, only_pair: bool, outputs: bool) -> int:
     """`bench notebooks`: pair, then execute every chapter. outputs: update the committed notebooks."""
     if outputs and (quick or only_pair):
-        raise UserError("the committed outputs are those of the full sizes: OUTPUTS=1 without QUICK and PAIR")
+        raise UserError("the committed outputs need the full sizes: use OUTPUTS=1 without QUICK and PAIR")
     wanted = chapters(names)
     pair(wanted)
     failed = False

@@ -245,7 +245,7 @@ def read_result(run_dir: Path, rank: int):
     except FileNotFoundError:
         raise failed(rank, "killed", f"rank {rank} ended before the function returned") from None
     except Exception as error:
-        raise UserError(f"what the function returned on rank {rank} cannot be read here: {error}") from None
+        raise UserError(f"the function's return value on rank {rank} cannot be unpickled here: {error}") from None
 
 
 def failed(rank: int, kind: str, message: str, trace: str = "") -> RunFailed:

@@ -26,7 +26,7 @@ def reference(study: str, device: str = "cpu", which: int = -1, about: str | Non
 def references(study: str, device: str = "cpu", networks: bool = False) -> list[Suite]:
     """The undisturbed committed suites of a study's default arms, oldest first. networks: over a named network."""
     if study not in STUDIES or device not in ("cpu", "cuda"):
-        raise UserError(f"no suite is called {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
+        raise UserError(f"there is no suite {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
     found = [suite for suite in suites_named(study) if suite.study == study and suite.device == device]
     found = [suite for suite in found if undisturbed(suite.records)[0]]
     if networks:
@@ -54,7 +54,9 @@ def pictures(suite: Suite) -> dict:
 def suites_named(study: str) -> list[Suite]:
     """The committed suites in folders named after a study, read once per notebook."""
     if not REFERENCE.is_dir():
-        raise UserError(f"there is no {REFERENCE}: the chapters need a clone of the repository, not the package alone")
+        raise UserError(
+            f"there is no {REFERENCE}: the chapters need a clone of the repository, not only the installed package"
+        )
     records = [record for folder in REFERENCE.glob(f"*/{study}-*/") for record in find_records(folder)[0]]
     return suites_of(sorted(records, key=lambda record: record.started_at))
 

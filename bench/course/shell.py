@@ -114,7 +114,7 @@ def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = 
 
     code = tree.run(argv, timeout, on_line, alone_s=tree.GRACE_S, env=environment, tied=True)
     if code is None:
-        raise RunFailed(f"not ended within {timeout:g} s (timeout=), and stopped")
+        raise RunFailed(f"stopped after {timeout:g} s (timeout=)")
     if code == ExitCode.REFUSED and last.startswith("bench: "):
         raise UserError(last.removeprefix("bench: "))
     if code:

@@ -96,7 +96,7 @@ def slides_of(notebook) -> Iterator[Slide]:
                 text.append(paragraph)
     yield from remaining()
     if not title:
-        raise UserError("the text has no title, and so no slides")
+        raise UserError("the text has no title: no slides were written")
 
 
 def paragraphs(text: str) -> list[str]:

@@ -30,7 +30,7 @@ def source(module: str, name: str | None = None) -> Source:
     path = PROJECT.joinpath(*module.split(".")).with_suffix(".py")
     path = path if path.exists() else path.with_suffix("") / "__init__.py"
     if not path.exists():
-        raise UserError(f"there is no module {module} in this project")
+        raise UserError(f"this project has no module {module}")
     text = path.read_text()
     node = ast.parse(text)
     if name is None:

@@ -115,7 +115,7 @@ def live(run_dir: Path, rank: int) -> None:
             (run_dir / f"result{rank}").write_bytes(cloudpickle.dumps(result))
         except Exception as error:
             kind = type(result).__name__
-            raise UserError(f"what the function returns ({kind}) cannot be sent back: {error}") from None
+            raise UserError(f"the function's return value ({kind}) cannot be pickled: {error}") from None
         leave(engine)
 
 

@@ -114,7 +114,7 @@ def supervise(words: list[str], variables: dict[str, str], complete: Callable[[]
                 print(f"bench: the command has not ended {END_S:g} s after its last step: ended", file=sys.stderr)
                 return 0
             if limit_s and now - began > limit_s:
-                raise RunFailed(f"{Path(words[0]).name} has not ended after {limit_s:g} s (LIMIT): ended")
+                raise RunFailed(f"{Path(words[0]).name} was still running after {limit_s:g} s (LIMIT): ended")
         return code
 
 
@@ -126,8 +126,8 @@ def read_part(path: Path) -> dict:
         part = json.loads(path.read_text())
         return part | {key: part[key] for key in ("rank", "world_size", "end")}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(f"the command changed what a rank left of its times ({type(error).__name__} in {path.name}): "
-                        "nothing is recorded") from None  # fmt: skip
+        raise UserError(f"the command changed the step times that a rank recorded ({type(error).__name__} in "
+                        f"{path.name}): nothing is recorded") from None  # fmt: skip
 
 
 def is_complete(folder: Path) -> bool:
@@ -147,7 +147,7 @@ def read_parts(folder: Path, program: str, options: Options) -> list[dict]:
     found = sorted(map(read_part, folder.glob("part-*.json")), key=lambda part: part["rank"])
     if not found:
         raise UserError(
-            f"{program}: no process of it took a step of a torch.optim optimizer, or it ended without Python's exit"
+            f"{program}: none of its processes called step() of a torch.optim optimizer, or they did not exit normally"
         )
     count = found[0]["world_size"]
     ranks = [part["rank"] for part in found]
@@ -156,7 +156,9 @@ def read_parts(folder: Path, program: str, options: Options) -> list[dict]:
                         f"{max(ranks, key=ranks.count)}: time one training at a time")  # fmt: skip
     if ranks != list(range(count)):
         there = ", ".join(map(str, ranks))
-        raise UserError(f"of {count} ranks only {there} left times: others are on another machine, or were killed")
+        raise UserError(
+            f"of {count} ranks only {there} recorded step times: the others run on another machine, or were killed"
+        )
     for part in found:
         if part["end"]["failed"]:
             raise UserError(f"rank {part['rank']} has failed ({part['end']['words']}): nothing is recorded")

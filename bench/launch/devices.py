@@ -45,7 +45,7 @@ def choose_device(config: RunConfig) -> str:
         if config.share_gpu:
             raise UserError("SHARE_GPU=1 needs a GPU, and none is visible: leave it out")
         if config.precision == "tf32":
-            raise UserError("PRECISION=tf32 is arithmetic of NVIDIA GPUs, and none is used: use fp32")
+            raise UserError("PRECISION=tf32 needs an NVIDIA GPU, but this run uses none: use fp32")
         needed = SHORT.get(config.precision)
         if needed and not needed & set(cpu_flags()) and not config.allow_slow:
             slow = f"this CPU has no {config.precision} instructions and is 6 to 40 times slower without"
@@ -136,7 +136,7 @@ def named_gpus(config: Resources) -> list[Gpu]:
     ids, chosen = parse_gpu_ids(config.gpu_ids), []
     if not visible:
         remedy = f"use GPUS={len(ids)} for {len(ids)} CPU worker{'s' if len(ids) > 1 else ''}"
-        raise UserError(f"GPUS={config.gpu_ids}, but no GPU is visible here (see `bench doctor`): {remedy}")
+        raise UserError(f"GPUS={config.gpu_ids}, but no GPU is visible (see `bench doctor`): {remedy}")
     for entry in ids:
         found = [gpu for gpu in every_gpu() if str(gpu.index) == entry or gpu.uuid.lower().startswith(entry.lower())]
         if len(found) != 1 or found[0] not in visible:

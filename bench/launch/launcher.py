@@ -113,7 +113,7 @@ class Launch:
                 self.rendezvous.append(Path(config.dist_url.removeprefix("file://")))
             supervise.run(self.nodes, lambda node: node.start(*start), self.dir, config.timeout, watch, self.survival)
         if not (self.dir / config.leaves).exists():
-            raise supervise.failed("launcher", None, "every process ended well, but there is no record", self.dir)
+            raise supervise.failed("launcher", None, "every process succeeded, but there is no record", self.dir)
 
     def __enter__(self) -> "Launch":
         return self

@@ -114,7 +114,7 @@ def address_of(iface: str | None, towards: str | None) -> dict:
         iface = next((name for name, own in found.items() if own == address), "")
         return {"iface": iface, "address": address}
     if iface not in found:
-        raise UserError(f"has no interface IFACE={iface} with an IPv4 address: there are {here}")
+        raise UserError(f"has no interface IFACE={iface} with an IPv4 address; available: {here}")
     return {"iface": iface, "address": found[iface]}
 
 

@@ -106,7 +106,9 @@ def read(name: str, launcher: Launcher, environ: Mapping[str, str]) -> Seat:
         raise UserError(f"{head} its variables cannot be read: {values}") from None
     if not (0 <= seat.local_rank < seat.local_world_size <= seat.world_size and 0 <= seat.rank < seat.world_size):
         local = f"local rank {seat.local_rank} of {seat.local_world_size}"
-        raise UserError(f"{head} rank {seat.rank}, {local} is impossible: check for variables of two launchers")
+        raise UserError(
+            f"{head} rank {seat.rank}, {local} is inconsistent: check whether variables of two launchers are set"
+        )
     return seat
 
 

@@ -55,7 +55,7 @@ def run(
             for node in started:
                 node.end()
     if not run_dir.is_dir():
-        raise UserError(f"{run_dir} was removed during the run: nothing of it is left")
+        raise UserError(f"{run_dir} was removed during the run: no record was written")
     codes = [code for node in started if (code := node.wait(0))]
     failure = failure or lost(started, run_dir) or (codes and diagnose(codes[0], nodes, run_dir))
     if failure:

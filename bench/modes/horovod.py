@@ -146,9 +146,9 @@ def in_elastic_run() -> bool:
 
 def require_adasum(config: Parallel) -> None:
     if not hvd.mpi_enabled():
-        raise UserError("ADASUM=1 needs MPI, and Horovod's ranks talk Gloo here: start them with mpirun")
+        raise UserError("ADASUM=1 needs MPI, but Horovod uses Gloo here: start the ranks with mpirun")
     if config.device == "cuda" and 1 < hvd.size() == hvd.local_size():  # adasum_gpu_operations.cc of 0.28.1
-        raise UserError("ADASUM=1 joins machines, and takes the mean of the GPUs of one: on one machine use DEVICE=cpu")
+        raise UserError("ADASUM=1 combines machines and averages the GPUs within one: on one machine use DEVICE=cpu")
 
 
 def sum_over_ranks(value: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ def replace_norms(model: nn.Module, layer: Callable[..., nn.Module]) -> nn.Modul
         if not isinstance(norm, _BatchNorm):
             continue
         if type(norm) is not nn.BatchNorm2d:
-            raise UserError(f"NORM=sync knows nn.BatchNorm2d, and {name} of this model is a {type(norm).__name__}: "
+            raise UserError(f"NORM=sync supports nn.BatchNorm2d, but {name} of this model is a {type(norm).__name__}: "
                             "use NORM=batch or another MODEL")  # fmt: skip
         synced = layer(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         synced._parameters, synced._buffers = norm._parameters, norm._buffers

@@ -36,7 +36,7 @@ class Mode(ddp.Mode):
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: Module) -> torch.optim.Optimizer:
         groups, kind = [dict(group) for group in optimizer.param_groups], type(optimizer)
         if (n := len(groups)) > 1:
-            raise UserError(f"MODE=zero1 shards one group of parameters, and groups(model) gives {n}: use ddp or fsdp")
+            raise UserError(f"MODE=zero1 supports one parameter group, but groups(model) returns {n}: use ddp or fsdp")
         taken = inspect.signature(kind.__init__).parameters
         settings = {name: value for name, value in optimizer.defaults.items() if name in taken}
         sharded = ShardedOptimizer(groups, optimizer_class=kind, **settings)

@@ -190,7 +190,7 @@ class Watch:
     def __call__(self, loader) -> View:
         """The loader's batches: one epoch each time that it is walked. Raises UserError if it cannot be walked."""
         if isinstance(loader, nn.Module) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
-            raise UserError(f"watch(loader) takes what yields batches, and a {type(loader).__name__} does not")
+            raise UserError(f"watch(loader) needs an iterable of batches, not a {type(loader).__name__}")
         return view_of(self, loader)
 
     def begin(self, loader) -> None:
@@ -354,14 +354,14 @@ def checked(model, optimizer) -> list:
     """The optimizers. Raises UserError, in one line, if these are not a model and optimizers."""
     if not isinstance(model, nn.Module):
         if isinstance(optimizer, nn.Module):
-            raise UserError("Watch(model, optimizer): the model comes first")
+            raise UserError("Watch(model, optimizer): the first argument must be the model")
         what = "a loader, which goes to watch(loader)" if isinstance(model, DataLoader) else type(model).__name__
-        raise UserError(f"Watch(model, optimizer): the first is the model, an nn.Module, and not {what}")
+        raise UserError(f"Watch(model, optimizer): the first argument must be an nn.Module, not {what}")
     if optimizer is None:
         raise UserError("Watch(model, optimizer): the optimizer is missing")
     sharded = any("FullySharded" in type(each).__name__ for each in model.modules())
     if sharded or any(type(p).__name__ == "DTensor" for p in model.parameters()):
-        raise UserError("Watch compares replicas, and this model is sharded: no rank holds all of its parameters")
+        raise UserError("Watch compares replicas, but this model is sharded: no rank holds all of its parameters")
     found = []
     for each in optimizer if isinstance(optimizer, list | tuple) else [optimizer]:
         inner = each
@@ -370,7 +370,9 @@ def checked(model, optimizer) -> list:
             wraps = {} if isinstance(inner, LRScheduler | DataLoader) else getattr(inner, "__dict__", {})
             inner = next((wraps[name] for name in names if wraps.get(name) is not None), None)
         if inner is None:
-            raise UserError(f"Watch(model, optimizer): the second is the optimizer, and not {type(each).__name__}")
+            raise UserError(
+                f"Watch(model, optimizer): the second argument must be the optimizer, not {type(each).__name__}"
+            )
         found.append(inner)
     return found
 

@@ -29,7 +29,7 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
     profiled = find_profile(runs, suite)
     if not suite and not profiled:
         raise UserError("there is no comparison, no breakdown, and no profile of one device among these records: run "
-                        "`make predict mode GPUS=2`, which makes them")  # fmt: skip
+                        "`make predict mode GPUS=2` to create them")  # fmt: skip
     first = suite.first if suite else profiled
     found = facts_of_suite(suite, suites) if suite else facts_of_run(profiled)
     profile, unknown = None, []

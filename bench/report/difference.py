@@ -105,7 +105,7 @@ def compare_sets(a: list[Record], b: list[Record]) -> Result:
     result = compare_groups(*({called[key]: same for key, same in side.items()} for side in sides), unlike)
     if not result.differences:
         listed = [", ".join(names) for names in (result.only_a, result.only_b)]
-        raise UserError(f"the sets have no program in common: A has {listed[0]}; B has {listed[1]}")
+        raise UserError(f"the two sets have no configuration in common: A has {listed[0]}; B has {listed[1]}")
     return dataclasses.replace(result, by_threads=sorted({label(dict(key)) for key in parted}))
 
 
@@ -173,7 +173,7 @@ def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
             programs.setdefault(text, []).append(label(mine))
     if programs:
         listed = "; ".join(f"{', '.join(names)}: {text}" for text, names in programs.items())
-        raise UserError(f"the sets are of different workloads and cannot be compared: {listed}")
+        raise UserError(f"the two sets have different workloads and cannot be compared: {listed}")
 
 
 def difference(name: str, a: list[Record], b: list[Record], unlike: list[str]) -> Difference:

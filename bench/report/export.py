@@ -180,7 +180,7 @@ def to_parquet(frame, path: Path) -> None:
 def save(path: Path, write) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then rename it. Raises UserError."""
     if path.exists():
-        raise UserError(f"{path} exists and is not overwritten: name another file")
+        raise UserError(f"{path} already exists: choose another file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.written_whole(path) as temporary:

@@ -42,7 +42,7 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
     inside = Path(folder).iterdir() if Path(folder).is_dir() else []
     students = sorted(path for path in inside if path.is_dir() and not path.name.startswith((".", "__")))
     if not students:
-        raise UserError(f"{folder} has no folders in it: one per student is needed, with the records of make compare")
+        raise UserError(f"{folder} contains no folders: it needs one per student, with the records of make compare")
     records, said = {}, []
     for path in students:
         records[path.name], refused = find_records(path, needed=False)

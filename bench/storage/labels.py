@@ -79,7 +79,7 @@ def by_name(path: Path, lines: list[str], images: Sequence[str], classes: Sequen
         if found.setdefault(image, label) != label:
             raise UserError(f"{path}, line {number}: {image} has the label {found[image]} already")
     if missing := [image for image in images if image not in found]:
-        raise UserError(f"{path} has no label for {len(missing)} of {len(images)} images, {missing[0]} among them")
+        raise UserError(f"{path} has no label for {len(missing)} of {len(images)} images, including {missing[0]}")
     return [class_of(path, found[image], classes) for image in images]
 
 

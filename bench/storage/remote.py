@@ -44,7 +44,7 @@ class Remote:
         protocol = url.partition("://")[0].lower()
         if protocol in ("s3", "s3a", "obs", "gs", "gcs") and re.search(r"://[^@]*:\S*@", url):
             variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the storage's own variables)"
-            raise UserError(f"{protocol}:// takes no user and password in the address: set {variables}")
+            raise UserError(f"{protocol}:// does not accept a user and password in the address: set {variables}")
         if protocol == "obs":
             if not os.environ.get("AWS_ENDPOINT_URL"):
                 endpoint = "AWS_ENDPOINT_URL, for Huawei's cloud https://obs.REGION.myhuaweicloud.com"
@@ -110,7 +110,7 @@ class Remote:
                 info = self.call(f"looking at {path}", self.fs.info, path)
             size, version = info.get("size"), version_of(info)
             if type(size) is not int or size < 0:
-                raise UserError(f"{self.url}: the storage does not tell the size of {name}: copy it by other means")
+                raise UserError(f"{self.url}: the storage does not report the size of {name}: copy it by other means")
             md5 = version if self.is_s3 and re.fullmatch(r"[0-9a-f]{32}", version) else None
             files[name] = RemoteFile(path, size, version, md5)
         folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
@@ -135,7 +135,9 @@ class Remote:
                     md5.update(block)
             if md5.hexdigest() == file.md5 or not self.etag_is_md5(file):
                 return None
-        raise UserError(f"{self.url}: {file.path} arrived twice with another MD5 than its ETag: store it there again")
+        raise UserError(
+            f"{self.url}: {file.path} was received twice with an MD5 that differs from its ETag: upload it again"
+        )
 
     def check_unchanged(self, file: RemoteFile) -> None:
         """Raise UserError if a file has changed since the listing."""
@@ -155,7 +157,7 @@ class Remote:
         return not encrypted and not bucket.endswith("--x-s3")
 
     def changed(self, file: RemoteFile) -> UserError:
-        return UserError(f"{self.url}: {file.path} changed while it was fetched: run again when nothing writes there")
+        return UserError(f"{self.url}: {file.path} changed during the download: run again when nothing writes to it")
 
     def write(self, source: Path, name: str) -> None:
         """Store a file completely or not at all."""

@@ -148,7 +148,9 @@ def is_good(known: dict | None, file: RemoteFile, present: os.stat_result | None
 def lock(copy: Copy, remote: Remote, say):
     """Lock the copy; wait for another run within the time limit."""
     path = copy.folder.with_name(f"{copy.folder.name}.lock")
-    over = UserError(f"{remote.url}: another run still stages it after {remote.limit_s:g} s ({path}): allow more time")
+    over = UserError(
+        f"{remote.url}: another run was still copying it after {remote.limit_s:g} s ({path}): allow more time"
+    )
     waiting = f"another run is staging {remote.url}: waiting for it"
     return files.locked(path, remote.deadline, over, lambda: say(waiting))
 

@@ -50,12 +50,14 @@ def unpack_split(split: str, archive: Path, images: Iterator[Image], to: Path, s
     source = {"archive": archive.name, "bytes": archive.stat().st_size}
     if whole.exists():
         if source_of(whole) != source:
-            raise UserError(f"{whole} is there already, and not from {archive.name}: name another folder")
+            raise UserError(f"{whole} already exists and does not come from {archive.name}: choose another folder")
         return say(f"{split}: unpacked already")
     if part.exists() and any(part.iterdir()) and source_of(part) != source:
-        raise UserError(f"{part} is of another archive: remove it, or name another folder")
+        raise UserError(f"{part} belongs to another archive: remove it, or choose another folder")
     if not part.exists() and shutil.disk_usage(to).free < source["bytes"]:
-        raise UserError(f"{to} has no room for {archive.name}: {source['bytes'] / 2**30:.1f} GiB are needed")
+        raise UserError(
+            f"{to} has not enough free space for {archive.name}: {source['bytes'] / 2**30:.1f} GiB are needed"
+        )
     part.mkdir(exist_ok=True)
     (part / SOURCE).write_text(json.dumps(source))
     counts, said = collections.Counter(), time.monotonic()
@@ -121,7 +123,7 @@ def validation_images(tar: tarfile.TarFile, archive: Path, labels_file: Path, cl
         if not CLASS.fullmatch(class_name):
             raise UserError(f"{labels_file}: {class_name!r} cannot be the name of a class folder")
         if classes and class_name not in classes:
-            raise UserError(f"{labels_file} has the class {class_name}, which the training images have not")
+            raise UserError(f"{labels_file} has the class {class_name}, which the training images do not have")
         yield class_name, *image
 
 
@@ -144,11 +146,11 @@ def members(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
         if member.isdir() and member.name in (".", "./"):
             continue
         if not member.isfile() or member.issparse():
-            raise UserError(f"{archive} holds {member.name!r}, which is no plain file")
+            raise UserError(f"{archive} holds {member.name!r}, which is not a regular file")
         yield member
     tar.fileobj.seek(tar.offset)
     if tar.fileobj.read(BLOCK) != bytes(BLOCK):  # tarfile takes a tar that stops between two files for a whole one
-        raise UserError(f"{archive} is cut short or damaged: it has no end")
+        raise UserError(f"{archive} is truncated or damaged")
 
 
 @contextlib.contextmanager
@@ -162,4 +164,4 @@ def opened(archive: Path, fileobj: BinaryIO | None = None) -> Iterator[tarfile.T
         try:
             yield stack.enter_context(tarfile.open(None, "r:", file))
         except (tarfile.TarError, EOFError) as error:
-            raise UserError(f"{archive} is cut short, damaged or no tar ({error})") from None
+            raise UserError(f"{archive} is truncated, damaged or not a tar file ({error})") from None

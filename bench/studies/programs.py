@@ -117,8 +117,8 @@ def modes_of(named: str | None) -> list[str]:
         return COMPARED
     asked = [name.strip() for name in named.split(",")]
     if unknown := [name for name in asked if name not in TRAINABLE]:
-        raise UserError(f"MODES={named}: {unknown[0] or 'nothing'} is no way to train: name some of "
-                        f"{', '.join(TRAINABLE)}, with commas between")  # fmt: skip
+        raise UserError(f"MODES={named}: {unknown[0] or 'nothing'} is not a mode that trains: use some of "
+                        f"{', '.join(TRAINABLE)}, separated by commas")  # fmt: skip
     return [mode for mode in TRAINABLE if mode in asked]
 
 

@@ -103,8 +103,8 @@ def stored(mode: Mode, model: nn.Module, state: dict) -> dict[str, nn.Module]:
 def check_norms(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and not any(p.requires_grad for p in module.parameters()):
-            raise UserError(f"SWA estimates batch norm's statistics again, and {name} is frozen: leave SWA out, or "
-                            "FREEZE")  # fmt: skip
+            raise UserError(f"SWA re-estimates batch norm statistics, but {name} is frozen: leave SWA or "
+                            "FREEZE out")  # fmt: skip
 
 
 def pairs(averaged: nn.Module, trained: nn.Module) -> tuple[list, list]:

@@ -135,20 +135,20 @@ def best_of(path: Path, rows: list[dict], metric: Metric) -> Path | None:
 def check(state, path: Path) -> None:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise UserError(
-            f"{path} is not a checkpoint of this bench: PRETRAINED={path} starts a new run from its weights"
+            f"{path} is not a checkpoint of this project: use PRETRAINED={path} to start a new run from its weights"
         )
     version = state.get("version")
     if version != VERSION:
         newer = isinstance(version, int) and version > VERSION
         advice = "a newer bench wrote it: update this one" if newer else "no bench wrote such a version"
-        raise UserError(f"{path} is a checkpoint of version {version}, and {VERSION} is read here: {advice}")
+        raise UserError(f"{path} is a checkpoint of version {version}, but version {VERSION} is needed: {advice}")
     if missing := [key for key in PARTS if key not in state]:
-        raise UserError(f"{path} is a checkpoint without {listed(missing)}: it cannot be resumed from")
+        raise UserError(f"{path} is a checkpoint without {listed(missing)}: it cannot be resumed")
     wrong = [key for key, is_valid in PARTS.items() if not is_valid(state[key])]
     if not wrong and len(state["ranks"]) != state["world_size"]:
         wrong = ["ranks"]
     if wrong:
-        raise UserError(f"{path} is no checkpoint that bench wrote ({listed(wrong)} cannot be): resume another one")
+        raise UserError(f"{path} was not written by this project ({listed(wrong)} cannot be): resume another one")
 
 
 def is_whole(value, least: int = 0) -> bool:

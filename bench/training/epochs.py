@@ -194,7 +194,7 @@ class Epochs:
         try:
             self.put_back(state, rank)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise UserError(f"RESUME: what {path} holds does not fit this run ({reason(error)})") from None
+            raise UserError(f"RESUME: the content of {path} does not fit this run ({reason(error)})") from None
         best = checkpoint.best_of(path, self.rows, self.metric)
         if rank == 0 and best and best.parent != trainer.run_dir:  # until this run has a better one
             checkpoint.keep(best, trainer.run_dir / BEST)
@@ -234,7 +234,7 @@ class Epochs:
             raise UserError(f"MIN_DEVICES: a rank was lost after the last epoch: {path} is whole, only the record is "
                             f"lost; EVALUATE=1 RESUME={path} validates it")  # fmt: skip
         if done >= self.config.epochs:
-            raise UserError(f"RESUME: {path} has done {done} epochs, and EPOCHS={self.config.epochs} counts them all: "
+            raise UserError(f"RESUME: {path} has done {done} epochs, and EPOCHS={self.config.epochs} includes them: "
                             f"use EPOCHS={done + 1} or more")  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def build_optimizer(config: RunConfig, model: nn.Module, groups: list | None = N
     try:
         return make(parameters, **options)
     except (TypeError, ValueError, KeyError) as error:
-        raise UserError(f"groups(model) gives what torch's optimizers do not take: {error}") from None
+        raise UserError(f"groups(model) returns something that torch's optimizers do not accept: {error}") from None
 
 
 def why_not_fused(make: Callable, model: nn.Module, options: dict) -> str:
@@ -64,7 +64,9 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
     warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
     schedule, drops = parse_schedule(config.schedule)
     if warmup > epochs * num_images or (schedule == "cosine" and warmup == epochs * num_images):
-        raise UserError(f"LR_WARMUP leaves nothing of the run for SCHEDULE={config.schedule}: use fewer")
+        raise UserError(
+            f"LR_WARMUP covers the whole run and leaves no steps for SCHEDULE={config.schedule}: use fewer steps"
+        )
     lr = scaled_lr(config.lr, config.global_batch, config.lr_batch)
     return functools.partial(
         learning_rate, lr=lr, images_per_epoch=num_images, epochs=epochs, schedule=schedule, drops=drops,

@@ -65,8 +65,8 @@ class Script:
                 raise
             size = f" at IMAGE_SIZE={self.config.image_size}" if self.config.image_size else ""
             raise UserError(
-                f"BATCH=1: batch norm trains on at least two values per channel, and MODEL={self.config.model}{size} "
-                "gives it one: use BATCH=2 or more, or NORM=group"
+                f"BATCH=1: batch norm needs at least two values per channel, but MODEL={self.config.model}{size} "
+                "has one: use BATCH=2 or more, or NORM=group"
             ) from error
         return outputs, loss.mean() if loss.dim() else loss  # nn.DataParallel makes a vector of its replicas' losses
 

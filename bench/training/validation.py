@@ -28,7 +28,7 @@ def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = Non
     load_buffers(model, own)
     found = means(trainer, trainer.script.sum_counts(counts))
     if not found["images"]:
-        raise UserError("the validation set has no example that can be read")
+        raise UserError("no example of the validation set can be read")
     return found
 
 

@@ -21,7 +21,7 @@ def freeze_parameters(model: nn.Module, freeze: str | None, train_only: str | No
     frozen = matching("FREEZE", freeze, names) if freeze else set(names) - matching("FREEZE", train_only, names)
     if len(frozen) == len(names):
         raise UserError(
-            f"FREEZE={freeze or f'all but {train_only}'} leaves nothing to train: EVALUATE=1 only validates"
+            f"FREEZE={freeze or f'all but {train_only}'} leaves no parameters to train: use EVALUATE=1 to validate only"
         )
     for name, parameter in model.named_parameters():
         if name in frozen:
@@ -38,7 +38,7 @@ def matching(option: str, patterns: str, names: list[str]) -> set[str]:
             candidates = dict.fromkeys(f"{name.rpartition('.')[0]}.*" for name in names) | top | dict.fromkeys(names)
             near = difflib.get_close_matches(f"{pattern.rstrip('.*')}.*", candidates, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"this model has {', '.join(top)}"
-            raise UserError(f"{option}: no parameter is called {pattern}: {hint}")
+            raise UserError(f"{option}: no parameter matches {pattern}: {hint}")
         found |= set(matches)
     return found
 

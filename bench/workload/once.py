@@ -15,7 +15,7 @@ SILENT_S = 30.0  # without a byte, then a download has failed
 
 def locked(path: Path, wait_s: float = WAIT_S) -> contextlib.AbstractContextManager:
     """Hold the lock file ``path``. Raises UserError after ``wait_s`` seconds."""
-    over = UserError(f"{path} has been held by another process for {wait_s:g} s: end it")
+    over = UserError(f"{path} has been locked by another process for {wait_s:g} s: end it")
     return files.locked(path, time.monotonic() + wait_s, over)
 
 
@@ -29,7 +29,7 @@ def made_once(path: Path, make: Callable[[Path], None]) -> Path:
                     with files.written_whole(path, path.with_name(f"{path.name}.part")) as part:
                         make(part)
     except OSError as error:
-        raise UserError(f"{path.parent} cannot be written to ({error.strerror or error})") from None
+        raise UserError(f"{path.parent} is not writable ({error.strerror or error})") from None
     return path
 
 

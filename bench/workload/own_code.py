@@ -167,8 +167,8 @@ def attach(workload) -> None:
             setattr(workload, name, found)
     if own_step := getattr(module, "step", None):
         if config.mistake != "none" and "loss" in mistakes.MISTAKES[config.mistake].overrides:
-            raise UserError(f"INJECT={config.mistake} is made in the loss, and {module.__file__} has a step of its "
-                            "own: take that function out, or choose another mistake")  # fmt: skip
+            raise UserError(f"INJECT={config.mistake} changes the loss, but {module.__file__} defines its own step: "
+                            "remove that function, or choose another mistake")  # fmt: skip
         workload.step = lambda model, inputs, targets, loss: own_step(model, *map(batch.opened, (inputs, targets)))
     if own_loss := getattr(module, "loss", None) if not own_score else None:
         workload.count = lambda outputs, targets: torch.cat([
@@ -229,7 +229,7 @@ def silent_parameters(workload, model: nn.Module, inputs, targets) -> list[str]:
         if workload.config.epochs:
             workload.count(batch.in_float32(outputs), targets)
     if not loss.requires_grad:
-        raise UserError(f"MODEL={workload.config.model}: the loss depends on no parameter that is to be trained")
+        raise UserError(f"MODEL={workload.config.model}: the loss does not depend on any trained parameter")
     loss.backward()
     return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 

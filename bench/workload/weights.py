@@ -57,7 +57,7 @@ def read_named(text: str, trust: bool = False) -> tuple[Path, object]:
         return path, content
     if not isinstance(content, dict) or key not in content:
         keys = listed([str(name) for name in content]) if isinstance(content, dict) else "none"
-        raise UserError(f"{path} has nothing under {key} (its keys: {keys})")
+        raise UserError(f"{path} has no entry {key} (its keys: {keys})")
     return path, content[key]
 
 
@@ -92,7 +92,7 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is cut short or no safetensors file ({reason(error)})") from None
+        raise UserError(f"{path} is truncated or not a safetensors file ({reason(error)})") from None
 
 
 def reason(error: BaseException) -> str:
@@ -115,17 +115,17 @@ def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
     if not isinstance(content, dict):
         raise UserError(f"{path} holds a {type(content).__name__}, not weights: save the model's state dict")
     if not all(isinstance(key, str) for key in content):
-        raise UserError(f"{path} holds keys that are no names ({listed([repr(key) for key in content])}): save the "
-                        "model's state dict")  # fmt: skip
+        raise UserError(f"{path} contains keys that are not strings ({listed([repr(key) for key in content])}): "
+                        "save the model's state dict")  # fmt: skip
     if not content or not all(isinstance(value, torch.Tensor) for value in content.values()):
         if depth < NESTED and (found := places_in(content)):
             return weights_in(content[found[0]], path, depth + 1)
-        raise UserError(f"{path} holds no weights under a known name (its keys: {listed(list(content))}): save the "
+        raise UserError(f"{path} contains no weights under a known key (its keys: {listed(list(content))}): save the "
                         "model's state dict")  # fmt: skip
     for key, value in content.items():
         if value.is_meta or value.layout != torch.strided or value.is_complex() or not value.isfinite().all():
             raise UserError(f"{path}: {key} is not an array of finite real numbers: the training diverged, or the file "
-                            "does not hold a model's weights")  # fmt: skip
+                            "does not contain a model's weights")  # fmt: skip
     return strip_prefixes(content)
 
 

@@ -27,7 +27,7 @@ def run(args) -> int:
     foreign, refused = zip(*(find_foreign(Path(place)) for place in places.values()), strict=True)
     for (name, place), found, other in zip(places.items(), foreign, foreign[::-1], strict=True):
         if found and not other and not packed.find_files(place, "record.json"):
-            raise UserError(f"{name} holds foreign scripts alone, and those are compared with foreign scripts alone")
+            raise UserError(f"{name} contains only external scripts, which can be compared only with external scripts")
     (a, said_a), (b, said_b) = (read_side(place, name, not all(foreign)) for name, place in places.items())
     said = [*said_a, *said_b, *(f"refused: {sentence}" for side in refused for sentence in side)]
     compared, scalings = [], []  # compared: a result with its two sides
@@ -54,9 +54,7 @@ def run(args) -> int:
     if bound is None:
         return 0
     if not compared:
-        raise UserError(
-            f"BOUND={bound:g} is not judged: A and B have scripts on different numbers of devices, and none on the same"
-        )
+        raise UserError(f"BOUND={bound:g} cannot be checked: A and B contain no scripts on the same number of devices")
     results = [result for result, *_ in compared]
     regressions = [sentence for result in results for sentence in result.regressions(bound, strict)]
     for sentence in regressions:

@@ -39,7 +39,7 @@ def run(args) -> int:
     asked = check(args)
     if CLUSTER in os.environ:
         if args.nodes or args.link:
-            raise UserError("NODES and LINK are those of the cluster around this command: leave them out")
+            raise UserError("inside a cluster, NODES and LINK come from the cluster: leave them out")
         return inside(asked, profile, dilate)
     rate, latency = (args.link or "").split(",")[0], read_link(args.link, any_rate=True)[1]
     cluster = Cluster(
@@ -67,11 +67,11 @@ def check(args) -> RunConfig:
     nothing or is one process."""
     asked = from_arguments(args)
     if asked.mode not in MODES_EMULATED:
-        raise UserError(f"MODE={asked.mode} cannot be emulated: choose of {', '.join(MODES_EMULATED)}")
+        raise UserError(f"MODE={asked.mode} cannot be emulated: choose from {', '.join(MODES_EMULATED)}")
     given = [f for name, f in FIELDS.items() if getattr(args, name, None) is not None]
     for f in given:
         if f.name in KNOBS and f.name not in MODES[asked.mode].knobs:
-            raise UserError(f"{variable_of(f)} changes nothing in an emulation: leave it out")
+            raise UserError(f"{variable_of(f)} has no effect in an emulation: leave it out")
     return asked
 
 

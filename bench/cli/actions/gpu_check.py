@@ -61,7 +61,7 @@ def parts_of(text: str | None) -> list[str]:
     """PART=A1,B1 -> ["A1", "B1"], in the table's order; all without it. Raises UserError for an unknown one."""
     wanted = [name.strip().upper() for name in (text or ",".join(PARTS)).split(",")]
     if unknown := [name for name in wanted if name not in PARTS]:
-        raise UserError(f"unknown PART={unknown[0]}: choose of {', '.join(PARTS)}, with commas between")
+        raise UserError(f"unknown PART={unknown[0]}: choose from {', '.join(PARTS)}, separated by commas")
     return [name for name in PARTS if name in wanted]
 
 
@@ -73,5 +73,5 @@ def seconds(name: str, text: str) -> float:
     """
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", text.strip())
     if not found or not float(found[1]):
-        raise UserError(f"{name}={text}: write a time as 45m, 600s or 1h")
+        raise UserError(f"{name}={text}: write a duration such as 45m, 600s or 1h")
     return float(found[1]) * UNITS[found[2]]

@@ -30,7 +30,7 @@ def run(args) -> int:
     if to.suffix not in FORMS:
         raise UserError(f"OUT={to}: name a file that ends with {' or '.join(FORMS)}")
     if to.exists():
-        raise UserError(f"{to} exists and is not overwritten: name another file with OUT")
+        raise UserError(f"{to} already exists: choose another file with OUT")
     require_writable(f"OUT={to}", to.absolute().parent)
     args.resume = args.out = None  # RESUME and OUT of a run are other things
     asked = from_arguments(args)
@@ -68,10 +68,10 @@ def plan_of(folder: Path, named: str, classes: str | None, model: str | None) ->
     state = checkpoint.read(path)
     trained = state["config"]
     if trained.get("data") and not trained.get("image_size"):
-        raise UserError(f"{path} was trained on DATA={trained['data']}, which has no images: name a checkpoint of a "
-                        "model that was trained on images")  # fmt: skip
+        raise UserError(f"{path} was trained on DATA={trained['data']}, which has no images: use a checkpoint of a "
+                        "model trained on images")  # fmt: skip
     if missing := [name for name in (*OURS, "data") if not trained.get(name)]:
-        raise UserError(f"{path} does not say its {missing[0]}: it cannot be predicted with")
+        raise UserError(f"{path} does not contain its {missing[0]}: it cannot be used for predictions")
     last = [value for value in weights_in(state["model"], path).values() if value.ndim == 1 or value.ndim == 2][-1]
     count = len(last)
     names = class_names(classes, state, trained["data"], count)
@@ -89,8 +89,8 @@ def model_of(trained: str, asked: str | None, path: Path) -> str:
     if own.named(trained):
         if asked and own.named(asked):
             return asked
-        raise UserError(f"{path} was trained with MODEL={trained}, whose code is not in it: name the file that you "
-                        f"trust, MODEL={own.FORM}")  # fmt: skip
+        raise UserError(f"{path} was trained with MODEL={trained}, whose code the checkpoint does not contain: name "
+                        f"a file that you trust, MODEL={own.FORM}")  # fmt: skip
     if asked not in (None, trained):
         raise UserError(f"MODEL={asked}, and the model of {path} is {trained}: leave MODEL out")
     return trained

@@ -79,7 +79,9 @@ def asked_of(args, seat: Seat) -> RunConfig:
     by = f"{seat.launcher} has started {seat.world_size} processes ({LAUNCHERS[seat.launcher].size})"
     for name in ("hosts", "remote", "dist_url", "launcher", "elastic"):
         if getattr(args, name, None) not in (None, "auto"):
-            raise UserError(f"{by}: leave {variable_of(FIELDS[name])}={getattr(args, name)} out, for it starts others")
+            raise UserError(
+                f"{by}: leave {variable_of(FIELDS[name])}={getattr(args, name)} out, because it starts processes itself"
+            )
     given = args.num_devices
     if given is not None and given != str(seat.world_size):
         raise UserError(f"{by}, one per device, and GPUS={given}: leave GPUS out")
@@ -96,7 +98,7 @@ def asked_of(args, seat: Seat) -> RunConfig:
     args.num_devices = str(seat.world_size)
     asked = from_arguments(args)
     if seat.launcher == "mpirun" and asked.profile:
-        raise UserError("PROFILE=1 needs Horovod's own timeline, which mpirun's processes have not: use horovodrun")
+        raise UserError("PROFILE=1 needs Horovod's timeline, which is not available under mpirun: use horovodrun")
     if seat.launcher != "mpirun" and asked.adasum:
         raise UserError(f"ADASUM=1 needs MPI, and {seat.launcher}'s ranks talk Gloo: start bench run with mpirun")
     return asked

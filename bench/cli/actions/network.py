@@ -60,7 +60,7 @@ def run(args) -> int:
 def check(asked: RunConfig) -> RunConfig:
     """Raise UserError for a single rank."""
     if asked.num_devices < 2:
-        raise UserError(f"GPUS={asked.num_devices}: a message needs two ranks: use GPUS=2 or more")
+        raise UserError(f"GPUS={asked.num_devices}: communication needs at least two ranks: use GPUS=2 or more")
     return asked
 
 
@@ -70,7 +70,7 @@ def chosen(console, asked: RunConfig, names: str | None) -> dict[str, RunConfig]
     device = choose_device(asked)
     wanted = list(BACKENDS) if names is None else [name.strip() for name in names.split(",")]
     if unknown := [name for name in wanted if name not in BACKENDS]:
-        raise UserError(f"unknown BACKENDS={unknown[0]}: choose of {', '.join(BACKENDS)}")
+        raise UserError(f"unknown BACKENDS={unknown[0]}: choose from {', '.join(BACKENDS)}")
     configs = {}
     for backend in dict.fromkeys(wanted):
         line = BACKENDS[backend]
@@ -82,7 +82,7 @@ def chosen(console, asked: RunConfig, names: str | None) -> dict[str, RunConfig]
             continue
         configs[backend] = resolve_here(of_backend(asked, line))
     if not configs:
-        raise UserError("no backend is left: give BACKENDS=gloo")
+        raise UserError("no backend is available: use BACKENDS=gloo")
     return configs
 
 

@@ -14,13 +14,13 @@ def run(args) -> int:
     """Write the file, never over another; the command that runs it is the last line."""
     path = Path(needed("FILE", args.file)).expanduser()
     if path.suffix != ".py" or not is_unicode(str(path)):
-        raise UserError(f"FILE={path}: name a Python file, as mine.py, in letters of Unicode")
+        raise UserError(f"FILE={path}: name a Python file, such as mine.py, in UTF-8")
     try:
         text = TEMPLATE.read_text(encoding="utf-8").replace("FILE", in_docstring(str(path)))
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UserError(f"{path} is there already: name another file") from None
+        raise UserError(f"{path} already exists: choose another file") from None
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror})") from None
     print(f"written: {printable(str(path))}")

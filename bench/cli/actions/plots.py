@@ -36,7 +36,7 @@ def run(args) -> int:
     for sentence in refused:
         warn(f"refused: {sentence}")
     if not suites and not networks and not single:
-        raise UserError(f"no run below {folder} to draw: run `make bench` or `make compare` first")
+        raise UserError(f"no runs to plot in {folder}: run `make bench` or `make compare` first")
     return 0
 
 

@@ -150,7 +150,7 @@ def memory_limit(config: RunConfig, memory_gib: float | None) -> tuple[float, st
         gpus = usable_gpus(config)[: config.num_devices]
         sizes = [gpu.memory_total_gib for gpu in gpus if gpu.memory_total_gib]
         if not sizes:
-            raise UserError("NVML does not tell the GPU's memory: say it, as in MEMORY_GIB=16")
+            raise UserError("NVML does not report the GPU's memory: give it, as in MEMORY_GIB=16")
         return min(sizes) * GIB, f"fit into the {min(sizes):g} GiB of {gpus[0].name} (NVML)"
     have = available()
     words = f"fit into the {have / GIB:.1f} GiB that this machine has available now"

@@ -77,7 +77,9 @@ def refuse_runs(args) -> None:
     names = [variable_of(FIELDS[name]) for name in given_options(args)]
     names += [name.upper() for name in ("modes", "rounds") if getattr(args, name) is not None]
     if names:
-        raise UserError(f"{names[0]} is of runs, and RECORDS={args.records} has made its own: leave one of them out")
+        raise UserError(
+            f"{names[0]} applies to new runs, but RECORDS={args.records} names existing ones: leave one of them out"
+        )
 
 
 # --- records, and runs of its own -------------------------------------------------------------------------------------
@@ -96,7 +98,7 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
     """A short comparison and a profile of one device: their folder, and the largest batches as fields of ``Facts``."""
     refuse(asked, "mode")
     if asked.num_devices == 1 and (args.modes or args.rounds):
-        raise UserError("MODES and ROUNDS are of a comparison, and GPUS=1 has none: use GPUS=2 or more")
+        raise UserError("MODES and ROUNDS apply to comparisons, which need GPUS=2 or more")
     if asked.num_devices > 1:
         (plan,) = COMPARE.plans(console, asked, Flags(modes=args.modes))
         config = max(plan.programs.values(), key=lambda each: each.num_devices)

@@ -28,7 +28,7 @@ MOST_DEVICES = 100_000
 def run(args) -> int:
     """Predict; tables, and what they rest on. Nothing is started, and without OUT no file is written."""
     if args.points and not args.out:
-        raise UserError("POINTS are drawn, and OUT says where to: give OUT=folder")
+        raise UserError("POINTS are drawn into a picture: give OUT=folder")
     asked = asked_of(args)
     points = points_of(args, asked)
     found, steps = forecasts(args, asked), len(asked.profile.factors)
@@ -85,7 +85,7 @@ def modes_of(args) -> list[str]:
     """MODES; all that can be forecast without it. Raises UserError."""
     named = [name.strip() for name in args.modes.split(",")] if args.modes else list(ENGINES)
     if unknown := [name for name in named if name not in ENGINES]:
-        raise UserError(f"MODES={unknown[0]} cannot be forecast: choose of {', '.join(ENGINES)}")
+        raise UserError(f"MODES={unknown[0]} cannot be forecast: choose from {', '.join(ENGINES)}")
     return list(dict.fromkeys(named))
 
 
@@ -97,7 +97,7 @@ def config_of(args, mode: str) -> RunConfig:
         if values.get(name) is None:
             continue
         if name in KNOBS and not any(name in MODES[each].knobs for each in modes):
-            raise UserError(f"{variable_of(f)} is no option of {' or '.join(modes)}: leave it out")
+            raise UserError(f"{variable_of(f)} does not apply to {' or '.join(modes)}: leave it out")
         if name in KNOBS and name not in MODES[mode].knobs:
             values[name] = None
     return dataclasses.replace(from_arguments(argparse.Namespace(**values | {"mode": mode})), num_devices=2)

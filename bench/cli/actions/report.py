@@ -33,9 +33,7 @@ def run(args) -> int:
         if value not in known:
             raise UserError(f"{name}={value}: one of {', '.join(known)}")
     if args.out and args.records is None and Path(args.out).is_dir() and form == "html" and not args.by:
-        raise UserError(
-            f"OUT={args.out} is a folder: records are given as RECORDS={args.out}, and OUT is the file to write"
-        )
+        raise UserError(f"OUT={args.out} is a folder: use RECORDS={args.out} for records; OUT is the output file")
     if args.by and args.format:
         raise UserError("BY and FORMAT exclude each other: leave one of them out")
     if module := BY[args.by] if args.by else FORMS[form]:

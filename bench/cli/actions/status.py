@@ -27,7 +27,9 @@ def run(args) -> int:
     while not (folder / "record.json").exists():
         beats = every_status(folder)
         if not beats:
-            raise UserError(f"{folder}: its ranks are gone, and there is no record: it was killed, or is about to end")
+            raise UserError(
+                f"{folder}: its ranks have exited and there is no record: it was killed, or is about to finish"
+            )
         now = [beat.beats for beat in beats.values()]
         if now != before:
             moved, before = time.monotonic(), now
@@ -52,7 +54,7 @@ def going_on(folder: Path) -> Path:
     """The folder of the newest run at or below a folder that has not ended. Raises UserError when there is none."""
     found = [path.parent for path in folder.rglob(status_path(Path(), 0).name)] if folder.is_dir() else []
     if not found:
-        raise UserError(f"no run is going on in {folder}: name its folder, or the folder of runs (RUNS)")
+        raise UserError(f"no run in progress in {folder}: name its folder, or the folder of all runs (RUNS)")
     return max(found, key=lambda path: status_path(path, 0).stat().st_mtime)
 
 

@@ -28,11 +28,11 @@ def flags_of(study: Study, args) -> Flags:
     auto = rounds == "auto"
     if auto and not study.auto:
         able = " and ".join(dict.fromkeys(each.command for each in STUDIES.values() if each.auto))
-        raise UserError(f"ROUNDS=auto is for {able}, which judge pairs: give a number")
+        raise UserError(f"ROUNDS=auto works only with {able}: give a number")
     if auto and args.quick:
         raise UserError("ROUNDS=auto and QUICK=1 exclude each other: leave one of them out")
     if minutes is not None and not auto:
-        raise UserError("MAX_MINUTES is the limit of ROUNDS=auto: give that, or leave it out")
+        raise UserError("MAX_MINUTES applies only to ROUNDS=auto: add it, or leave MAX_MINUTES out")
     own = {name: value for name in ("quick", "strict", "replay", "max_gpus", "name", "modes")
            if (value := getattr(args, name, None)) is not None}  # fmt: skip
     return Flags(None if auto else rounds, (minutes or MAX_MINUTES) if auto else None, **own)

@@ -20,7 +20,7 @@ def run(args) -> int:
         raise UserError('which command? `bench time -- torchrun --nproc-per-node=2 train.py`, or CMD="…" with make')
     options = Options(args.warmup, args.steps, args.watch is not False, args.batch)
     if args.label is not None and not (0 < len(args.label) <= 200 and is_unicode(args.label)):
-        raise UserError("LABEL: from 1 to 200 letters of Unicode (UTF-8)")
+        raise UserError("LABEL: use 1 to 200 characters (UTF-8)")
     record = load(run_command(words, options, Path(args.out or DEFAULT_FOLDER), args.label, args.limit))
     console = tables.terminal()
     console.print(machine_line(record))

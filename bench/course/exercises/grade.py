@@ -202,7 +202,7 @@ def find(folder: Path, names: Iterable[str]) -> tuple[list[Submission], list[str
             if path.is_symlink() or path.parent.is_symlink():
                 messages.append(f"{str(path)!r}: not graded: it is a link")
             elif path.stem not in names or path.parent.name not in (student.name, path.stem):
-                messages.append(f"{str(path)!r}: no such problem set: choose of {', '.join(names)}")
+                messages.append(f"{str(path)!r}: no such problem set: choose from {', '.join(names)}")
             elif (student.name, path.stem) in found:
                 twice.add((student.name, path.stem))
             else:

@@ -62,7 +62,7 @@ def required() -> None:
     from importlib.util import find_spec
 
     if find_spec("nbgrader") is None:
-        raise UserError("nbgrader is missing: run this by make, or `pip install -e '.[notebooks,grading]'`")
+        raise UserError("nbgrader is not installed: run this through make, or `pip install -e '.[notebooks,grading]'`")
 
 
 def make_release(problem_sets: list) -> Course:

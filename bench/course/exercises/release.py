@@ -78,10 +78,10 @@ def keep_answers(to: Path, notebooks: dict[str, str], made: dict[str, str]) -> N
     for name in notebooks:
         path = to / name / f"{name}.ipynb"
         if path.exists() and checksum(read_file(path)) not in (made.get(name), checksum(notebooks[name].encode())):
-            raise UserError(f"{path} has been edited and is not replaced: move it away, or give another OUT=")
+            raise UserError(f"{path} was edited and will not be replaced: move it away, or choose another OUT=")
     for name in ("README.md", "conftest.py", "pytest.ini"):
         if not made and (to / name).exists():
-            raise UserError(f"{to / name} is not a release's and is not replaced: give another OUT=")
+            raise UserError(f"{to / name} is not part of a release and will not be replaced: choose another OUT=")
 
 
 def read_made(to: Path) -> dict[str, str]:
@@ -161,7 +161,7 @@ def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) ->
 
 def classroom(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
     if key:
-        raise UserError(f"KEY={key}: PLATFORM=classroom has no hidden tests: give the key to `bench course grade`")
+        raise UserError(f"KEY={key}: PLATFORM=classroom has no hidden tests: pass the key to `bench course grade`")
     run(names, folder, str(to))
     tasks = [
         {"name": path.stem, "number": task.number, "id": f"set{path.stem[:2]}-task{task.number}", "points": task.points}

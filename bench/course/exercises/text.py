@@ -102,7 +102,7 @@ def sets(names: str | None = None, folder: Path | str | None = None) -> list[Pat
     folder = Path(folder) if folder else SETS
     found = sorted(path for path in folder.glob("[0-9][0-9]_*.md") if path.is_file())
     if odd := [path.name for path in found if not NAME.fullmatch(path.stem)]:
-        raise UserError(f"{odd[0]!r} in {folder}: a set is called NN_name.md, of letters, digits, _ and -")
+        raise UserError(f"{odd[0]!r} in {folder}: name problem sets NN_name.md, using letters, digits, _ and -")
     if not found:
         raise UserError(f"no problem set NN_name.md in {folder}" + ("" if folder.is_dir() else ": it is not a folder"))
     return select(found, names, "problem set")
@@ -115,7 +115,9 @@ def read(path: Path, key: int = 0) -> ProblemSet:
     notebook = notebook_of(path)
     tasks, count = [], {}
     if not notebook.cells or notebook.cells[0].cell_type != "markdown" or TASK.search(notebook.cells[0].source):
-        raise UserError(f"{path.name}: a set begins with its title, then a given cell that imports; tasks follow")
+        raise UserError(
+            f"{path.name}: a problem set starts with its title, then a cell with the imports, then the tasks"
+        )
     v4 = required("nbformat.v4")
     notebook.cells[1:1] = [v4.new_markdown_cell(), v4.new_code_cell(render_template("set_up.py").strip())]
 
@@ -132,7 +134,7 @@ def read(path: Path, key: int = 0) -> ProblemSet:
             kind = "text"
             for heading in TASK.finditer(cell.source):
                 if int(heading[1]) != len(tasks) + 1:
-                    raise UserError(f"{path.name}: Task {heading[1]} is where Task {len(tasks) + 1} belongs")
+                    raise UserError(f"{path.name}: Task {heading[1]} found, but Task {len(tasks) + 1} is expected")
                 tasks.append(read_task(heading))
         where = f"task{tasks[-1].number}" if tasks else "start"
         count[where, kind] = count.get((where, kind), 0) + 1

@@ -20,8 +20,10 @@ def command(config: Resources, run_dir: Path, placement: Placement) -> tuple[lis
     elif config.dist_url:
         path = Path(url.removeprefix("file://"))
         if path.exists():
-            raise UserError(f"DIST_URL={url}: this file exists, and may be another run's; name a new one")
+            raise UserError(f"DIST_URL={url}: this file exists and may belong to another run: choose a new one")
         if not path.parent.is_dir():
-            raise UserError(f"DIST_URL={url}: there is no folder {path.parent}; make it, or leave DIST_URL out")
+            raise UserError(
+                f"DIST_URL={url}: the folder {path.parent} does not exist: create it, or leave DIST_URL out"
+            )
     argv = [sys.executable, "-m", "bench.launch.engines.spawn_ranks", str(run_dir), str(len(placement.ranks))]
     return argv, {"BENCH_INIT_METHOD": url}

@@ -79,7 +79,7 @@ def find(folders: list[str], asked: Asked) -> Points:
                 (found.emulated if isinstance(record, EmulationRecord) else found.measured).append(record)
     if not found.measured and not found.emulated:
         said = "; ".join(found.notes()) or "no run on several devices and no emulation of these modes is there"
-        raise UserError(f"POINTS={','.join(folders)} has nothing that belongs to this forecast: {said}")
+        raise UserError(f"POINTS={','.join(folders)} contains no records that belong to this forecast: {said}")
     return found
 
 

@@ -70,7 +70,7 @@ def said(text: str, carrier: str, inside: bool = False) -> Link:
     rate = rate_of(name, text, rate_text)
     latency_ms = quantity(latency_text, UNITS_OF_TIME)
     if latency_ms is None:
-        raise UserError(f"{name}={text} is no link: {WANTED}")
+        raise UserError(f"{name}={text} is not a link: {WANTED}")
     words = f"{rate_words(rate)} and {latency_text} one way{'' if inside else ', TCP over Ethernet'}"
     share = 1.0 if inside else formulas.tcp_payload_share()
     return Link(latency_ms / 1000, BYTE / (rate * share), words, carrier, rate_mbit=rate)
@@ -92,7 +92,7 @@ def measured(place: str, carrier: str) -> Link:
     path = Path(place).expanduser()
     one = packed.holds_file(path)
     if not one and not packed.holds_records(path):
-        raise UserError(f"NETWORK={place} is not there: name what `make network` has left")
+        raise UserError(f"NETWORK={place} is not there: name the output folder of `make network`")
     records = [network_record.load(path)] if one else network_record.find(path)[0]
     found = of_records(records, carrier)
     if not found:

@@ -87,7 +87,7 @@ def record_at(path: str) -> Record:
     place = Path(path).expanduser()
     place = place if packed.holds_file(place) else place / "record.json"
     if not packed.holds_file(place):
-        raise UserError(f"{path} is no record: name a record.json, or the folder of a run")
+        raise UserError(f"{path} is not a record: name a record.json, or the folder of a run")
     return load(place)
 
 
@@ -95,21 +95,21 @@ def profile_of(record: Record, place) -> Profile:
     """The profile in a record. Raises UserError where it has none."""
     make = "make one with `make bench MODE=single PROFILE=1`"
     if not record.ok:
-        raise UserError(f"{place} is of a run that timed no step (status {record.status}): {make}")
+        raise UserError(f"{place} belongs to a run without timed steps (status {record.status}): {make}")
     if record.num_devices > 1:
-        raise UserError(f"{place} is of {record.num_devices} devices, and the profile of one is needed: {make}")
+        raise UserError(f"{place} is of {record.num_devices} devices, but the profile of one device is needed: {make}")
     found = record.samples[0].profile
     if not found:
         raise UserError(f"{place} has no profile of one device (PROFILE=1, without COMPILE and ACCUMULATE): {make}")
     facts = record.samples[0].facts or {}
     if facts.get("parameters") != facts.get("trained_parameters"):
-        raise UserError(f"{place} trains a part of the parameters: only models whose parameters are all trained can be "
-                        "forecast")  # fmt: skip
+        raise UserError(f"{place} trains only some of the parameters: a forecast needs a model that trains all of "
+                        "them")  # fmt: skip
     columns = [found["backward_s"]] + [row[name] for row in found["parameters"] for name in ("needed_s", "ready_s")]
     complete = {len(column) for column in columns} == {len(found["forward_s"])}
     timed = all(record.samples[0].phase_time_s.get(name) for name in PHASES)
     if not complete or not timed or min(*found["forward_s"], *found["backward_s"]) <= 0:
-        raise UserError(f"{place}: its profile is not that of one run: {make}")
+        raise UserError(f"{place}: its profile does not come from one run: {make}")
     if odd := {row["dtype"] for row in found["parameters"]} - {"float32"}:
         raise UserError(f"{place} has parameters in {', '.join(sorted(odd))}: only float32 can be forecast")
     return made(record, found)

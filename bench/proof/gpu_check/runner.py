@@ -50,7 +50,7 @@ class Findings:
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.path} cannot be read ({error}): move it away, and begin anew") from None
+            raise UserError(f"{self.path} cannot be read ({error}): move it away, and start again") from None
 
     def answer_to(self, check: Check, key: str) -> dict | None:
         """The answer to a check by this key, or None."""

@@ -23,7 +23,7 @@ RULES = Rules({"gradient compression": (STUDIED, program), "buffers": (STUDIED, 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """One suite; with REPLAY=<name> that of the replay."""
     if flags.replay is not None and flags.modes is not None:
-        raise UserError("REPLAY and MODES exclude each other: a replay has programs of its own")
+        raise UserError("REPLAY and MODES exclude each other: a replay defines its own configurations")
     if flags.replay is not None:
         yield from replay.plans(console, asked, flags)
         return
@@ -63,7 +63,7 @@ def read_programs(text: str) -> list[tuple[str, dict]]:
     for words in text.split(","):
         mode, *options = words.strip().split(":")
         if mode not in MODES:
-            raise UserError(f"MODES={text}: no mode {mode!r}: choose of {', '.join(MODES)}, as in ddp,horovod")
+            raise UserError(f"MODES={text}: no mode {mode!r}: choose from {', '.join(MODES)}, as in ddp,horovod")
         point = {}
         for name, _, value in (option.partition("=") for option in options):
             knobs = MODES[mode].knobs
@@ -72,14 +72,14 @@ def read_programs(text: str) -> list[tuple[str, dict]]:
                 continue
             if name.lower() not in knobs or is_part(FIELDS[name.lower()]):
                 able = ", ".join(dict.fromkeys(variable_of(FIELDS[knob]) for knob in knobs)) or "none"
-                raise UserError(f"MODES={text}: {name!r} is no option of MODE={mode} alone: there are {able}; what "
-                                "all programs have is given besides")  # fmt: skip
+                raise UserError(f"MODES={text}: {name!r} is not an option of MODE={mode}: use one of {able}; "
+                                "options of all configurations go outside MODES")  # fmt: skip
             point[name.lower()] = parse_value(FIELDS[name.lower()], value)
         if (mode, point) in found:
             raise UserError(f"MODES={text}: {words.strip()} is there twice")
         found.append((mode, point))
     if len(found) < 2:
-        raise UserError(f"MODES={text}: a comparison needs two programs or more, as in ddp,ddp:COMPRESSION=fp16")
+        raise UserError(f"MODES={text}: a comparison needs at least two configurations, as in ddp,ddp:COMPRESSION=fp16")
     return found
 
 

@@ -30,7 +30,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
             console.print(f"left out: {label}: {error}")
     if any(setting.compile for setting in found.values()):
         if not config.warmup_steps:
-            raise UserError("WARMUP=0 would time the compiler: give untimed steps, as in WARMUP=3")
+            raise UserError("WARMUP=0 would include compilation in the timed steps: use WARMUP=3 or more")
         console.print(COMPILE_NOTE)
     yield Plan(KNOBS, found)
 

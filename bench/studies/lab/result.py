@@ -132,7 +132,9 @@ def compare(suite: Suite) -> LabResult:
     mistake = mistake_of(suite)
     if mistake is None:
         require_comparable(suite, Rules())
-        raise UserError(f"suite {suite.id} is of no known mistake: it has the programs {', '.join(suite.programs)}")
+        raise UserError(
+            f"suite {suite.id} does not belong to a known mistake: its configurations are {', '.join(suite.programs)}"
+        )
     changes = mistake.lab.changes  # what the mistake itself changes is not unfair
     varies = dict.fromkeys(changes, ("it is what the mistake changes", program))
     rules = Rules(varies, OF_THE_SEED, ranks_apart=changes, options=mistake.lab.varies, mistakes=True)
@@ -144,7 +146,7 @@ def compare(suite: Suite) -> LabResult:
         rounds = [number for number in suite.rounds if number in ended]
         right, wrong = [right[suite.rounds.index(n)] for n in rounds], [ended[n] for n in rounds]
     if not right or not wrong:
-        raise UserError(f"suite {suite.id}: one of its two versions has no record that can be used: run it again")
+        raise UserError(f"suite {suite.id}: one of its two versions has no usable record: run it again")
     records = {"right": right, "wrong": wrong}
     measures = [measure.of(suite.first.workload) for measure in mistake.lab.measures_on(suite.device)]
     primary, *others = [row_of(measure, right, wrong) for measure in measures]

@@ -29,9 +29,9 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     chosen = named(flags.name)
     refuse(asked, "watch", "init_sync", "item_sync", "replicas", "sync", "pretrained")
     if MODES[asked.mode].one_process or MODES[asked.mode].baseline:
-        raise UserError(f"MODE={asked.mode} is no mode of several processes that train: use MODE=ddp or horovod")
+        raise UserError(f"MODE={asked.mode} does not train in several processes: use MODE=ddp or horovod")
     if asked.num_devices < 2:
-        raise UserError("GPUS=1 has no other rank to get wrong: use GPUS=2 or more")
+        raise UserError("this mistake needs several ranks: use GPUS=2 or more")
     available(console, asked, [asked.mode])
     for mistake in chosen:
         print_named(console, mistake.name, f"{mistake.title}. {mistake.lab.question}")

@@ -10,7 +10,7 @@ from bench.studies.replay.study import REPLAYS, VARIANTS
 def compare(suite: Suite) -> Result:
     """The base, the fair and the unfair program. Raises UserError when one of the three is missing."""
     if suite.programs and [p.config.label.variant for p in suite.programs.values()] != list(VARIANTS):
-        raise UserError(f"suite {suite.id} has lost one of its programs ({', '.join(VARIANTS)}): run it again")
+        raise UserError(f"suite {suite.id} lacks one of its configurations ({', '.join(VARIANTS)}): run it again")
     return compare_suite(suite)
 
 

@@ -63,7 +63,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """One suite. Raises UserError for an unknown replay, and for STRICT, which refuses what is unfair."""
     name = flags.replay
     if flags.strict:
-        raise UserError("a replay is unfair on purpose, and STRICT=1 refuses what is unfair: leave one of them out")
+        raise UserError("a replay is unfair on purpose, but STRICT=1 rejects unfair comparisons: leave one of them out")
     if name not in REPLAYS:
         raise UserError(f"unknown REPLAY={name}: choose one of {', '.join(REPLAYS)}")
     refuse(asked, "mode")
@@ -83,14 +83,16 @@ def programs(config: RunConfig, name: str) -> dict[str, RunConfig]:
     case = REPLAYS[name]
     if "storage_ms" in case.common:
         if config.data == "synthetic" or config.workers:
-            raise UserError(f"REPLAY={name} is about the loader: synthetic data have none, and it sets WORKERS itself")
+            raise UserError(
+                f"REPLAY={name} needs a data loader: use a DATA other than synthetic, and do not give WORKERS"
+            )
         config = dataclasses.replace(config, workers=config.num_devices)
     config = even_threads(config)
     fair = in_mode(config, case.program)
     values = {name: value(fair) if callable(value) else value for name, value in case.unfair.items()}
     unfair = dataclasses.replace(fair, **values)
     if unfair == fair and case.unfair:
-        raise UserError(f"REPLAY={name} changes nothing with GPUS={config.num_devices}: use GPUS=2 or more")
+        raise UserError(f"REPLAY={name} has no effect with GPUS={config.num_devices}: use GPUS=2 or more")
     configs = dict(zip(VARIANTS, (in_mode(config, case.base), fair, unfair), strict=True))
     return {f"{variant}: {each.mode}": each.labelled(variant=variant) for variant, each in configs.items()}
 

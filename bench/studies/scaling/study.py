@@ -31,8 +31,8 @@ def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool
         batch = config.per_device_batch * max_devices // n if strong else config.per_device_batch
         if strong and batch * n != config.per_device_batch * max_devices:
             raise UserError(
-                f"strong scaling: the global batch, BATCH={config.per_device_batch} × {max_devices}, cannot be shared "
-                f"out to {n} devices: choose a BATCH that makes it divisible by {device_counts(max_devices)}"
+                f"strong scaling: the global batch, BATCH={config.per_device_batch} × {max_devices}, cannot be divided "
+                f"among {n} devices: choose a BATCH that makes it divisible by {device_counts(max_devices)}"
             )
         here = dataclasses.replace(config, mode="ddp", num_devices=n, per_device_batch=batch, baselines=False,
                                    threads=threads * n if config.device == "cpu" else config.threads)  # fmt: skip

@@ -31,9 +31,9 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """One suite. Raises UserError for one replica, a training without epochs, data without a validation set."""
     refuse(asked, *SETS)
     if asked.num_devices < 2:
-        raise UserError("GPUS=1 is one replica, which has no other to differ from: use GPUS=2 or more")
+        raise UserError("GPUS=1 has only one replica: use GPUS=2 or more")
     if not asked.replicas:
-        raise UserError("REPLICAS=0 would record nothing of the replicas: leave it out")
+        raise UserError("REPLICAS=0 would not record the replicas: leave it out")
     config = prepare_training(console, asked)
     found = programs(config, available(console, config))
     against = f"each model against {MAIN} of the synchronised run, paired by seed"
@@ -57,7 +57,7 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
 def replicas_of(record: Record) -> dict:
     """What a record says of its replicas. Raises UserError when it was made without REPLICAS=1."""
     if not record.samples[0].replicas:
-        raise UserError(f"{record.run_id} says nothing of its replicas: it was run without REPLICAS=1")
+        raise UserError(f"{record.run_id} contains no data about its replicas: it ran without REPLICAS=1")
     return record.samples[0].replicas
 
 

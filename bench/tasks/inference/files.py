@@ -21,7 +21,7 @@ def images_below(folder: Path) -> list[str]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [os.path.relpath(os.path.join(place, name), folder) for name in names if is_image(name)]
     if not found:
-        raise UserError(f"{folder} holds no image of a type that can be read ({' '.join(EXTENSIONS)})")
+        raise UserError(f"{folder} contains no image of a supported type ({' '.join(EXTENSIONS)})")
     return sorted(found)
 
 

@@ -101,8 +101,8 @@ def to_float(data: str, device):
     known = {"imagefolder": ImageSet, "tar": ImageSet, "url": ImageSet, "cifar10": CIFAR10,
              "fashionmnist": FASHION_MNIST}  # fmt: skip
     if kind not in known:
-        raise UserError(f"the checkpoint was trained on DATA={data}, whose images are no files: {', '.join(known)} can "
-                        "be predicted from")  # fmt: skip
+        raise UserError(f"the checkpoint was trained on DATA={data}, whose images are not files: use one of "
+                        f"{', '.join(known)}")  # fmt: skip
     return ToFloat(known[kind], device)
 
 

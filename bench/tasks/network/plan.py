@@ -39,7 +39,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     if "-" in text and "," not in text:
         low, high = map(parse_size, text.split("-", 1))
         if low > high:
-            raise UserError(f"SIZES={text}: the first size is the larger one: write {SIZES}")
+            raise UserError(f"SIZES={text}: the first size must be the smaller one: write {SIZES}")
         sizes = {high}
         while low < high:
             sizes.add(low)
@@ -54,7 +54,9 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 def parse_size(text: str) -> int:
     found = re.fullmatch(r"\s*(\d{1,15}) ?([A-Za-z]*)\s*", text)
     if not found or found[2].upper() not in UNITS:
-        raise UserError(f"SIZES: {text!r} is no size: write bytes, or a whole number with KiB, MiB or GiB, as in 4KiB")
+        raise UserError(
+            f"SIZES: {text!r} is not a size: write bytes, or a whole number with KiB, MiB or GiB, as in 4KiB"
+        )
     size = int(found[1]) * UNITS[found[2].upper()]
     if not SMALLEST <= size <= LARGEST or size % ELEMENT:
         raise UserError(

@@ -37,5 +37,5 @@ def cache(config: Files) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"DATA_DIR={config.data_dir}: {error.strerror}: name a folder that can be written to") from None
+        raise UserError(f"DATA_DIR={config.data_dir}: {error.strerror}: choose a writable folder") from None
     return folder

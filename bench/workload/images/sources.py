@@ -39,9 +39,9 @@ class FolderSource:
         labels = labels_of(names, self.classes, folder, self.path / "train")
         files = [image_names(folder / name) for name in names]
         if not any(files):
-            raise UserError(f"{folder} holds no image of a type that can be read ({' '.join(EXTENSIONS)})")
+            raise UserError(f"{folder} contains no image of a supported type ({' '.join(EXTENSIONS)})")
         if empty := next((name for name, found in zip(names, files, strict=True) if not found), None):
-            raise UserError(f"{folder / empty} holds no image: remove the folder, or put images into it")
+            raise UserError(f"{folder / empty} contains no image: remove the folder, or put images into it")
         self.labels = np.repeat(labels, [len(found) for found in files])
         # One array, not a million objects: reference counts would copy the workers' shared memory page by page.
         self.names = np.array([os.fsencode(f"{folder.name}/{name}/{file}")
@@ -109,7 +109,9 @@ class TarSource:
 def class_names(folder: Path) -> list[str]:
     names = folders_in(folder)
     if not names:
-        raise UserError(f"{folder} holds no class folders: images lie in PATH/train/<class>/ and PATH/val/<class>/")
+        raise UserError(
+            f"{folder} contains no class folders: put images into PATH/train/<class>/ and PATH/val/<class>/"
+        )
     return names
 
 
@@ -118,7 +120,7 @@ def folders_in(folder: Path) -> list[str]:
         with os.scandir(folder) as entries:
             return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
     except OSError as error:
-        raise UserError(f"{folder} cannot be read ({error.strerror}): images lie in PATH/train/<class>/") from None
+        raise UserError(f"{folder} cannot be read ({error.strerror}): put images into PATH/train/<class>/") from None
 
 
 def flat_labels(path: Path, place: Path, given: Path | None, images: list[str], classes: list[str]) -> np.ndarray:
@@ -146,7 +148,7 @@ def held_out(path: Path, suffix: str) -> Path:
     for name in ("val", "eval"):
         if (path / f"{name}{suffix}").exists():
             return path / f"{name}{suffix}"
-    raise UserError(f"{path} holds neither val{suffix} nor eval{suffix}: the held-out images belong there")
+    raise UserError(f"{path} contains neither val{suffix} nor eval{suffix}: put the validation images there")
 
 
 def labels_of(names: list[str], classes: list[str], place: Path, training: Path) -> np.ndarray:
@@ -169,7 +171,9 @@ def tar_index(tar: Path, cache: Path | None) -> dict[str, np.ndarray]:
         with files.opened_plain(tar) as file:
             stat = os.fstat(file.fileno())
     except OSError as error:
-        raise UserError(f"{tar} cannot be read ({error.strerror}): images lie in PATH/train.tar and val.tar") from None
+        raise UserError(
+            f"{tar} cannot be read ({error.strerror}): put images into PATH/train.tar and val.tar"
+        ) from None
     return load_index(tar.resolve(), stat.st_size, stat.st_mtime_ns, cache)
 
 
@@ -198,12 +202,14 @@ def scan(tar: Path) -> dict[str, np.ndarray]:
     try:
         samples, labels, class_labels, _ = extract_tarinfos(str(tar), cache_tarinfo=False, extensions=EXTENSIONS)
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(f"{tar} cannot be read to its end ({error}): it is truncated, damaged or no tar") from None
+        raise UserError(
+            f"{tar} cannot be read completely ({error}): it is truncated, damaged or not a tar file"
+        ) from None
     except ValueError:  # timm found nothing
-        raise UserError(f"{tar} holds no image of a type that can be read ({' '.join(EXTENSIONS)})") from None
+        raise UserError(f"{tar} contains no image of a supported type ({' '.join(EXTENSIONS)})") from None
     keep = [i for i, (image, _, _) in enumerate(samples) if is_image(Path(image.path).name)]  # not hidden
     if not keep:
-        raise UserError(f"{tar} holds only hidden images")
+        raise UserError(f"{tar} contains only hidden files")
     samples, (used, labels) = samples[keep], np.unique(labels[keep], return_inverse=True)
     # An inner tar's members count from its own start.
     offsets = np.array([image.offset_data + (inner.offset_data if inner else 0) for image, _, inner in samples])

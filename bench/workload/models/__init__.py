@@ -30,14 +30,14 @@ def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[s
     except (MemoryError, RuntimeError) as error:
         if not own_code.no_memory(error):
             raise
-        raise UserError(f"MODEL={config.model} is too large, this machine has no memory for its weights: use a smaller "
-                        f"one ({str(error).splitlines()[0] if str(error) else 'MemoryError'})") from None  # fmt: skip
+        raise UserError(f"MODEL={config.model} is too large: its weights do not fit into memory: use a "
+                        f"smaller one ({(str(error) or 'MemoryError').splitlines()[0]})") from None  # fmt: skip
     if config.norm in OTHER_NORMS:
         replace_norms(model, OTHER_NORMS[config.norm])
     if config.bn_momentum:
         norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
         if not norms:
-            raise UserError(f"BN_MOMENTUM is of batch norm, and MODEL={config.model} has none: leave it out")
+            raise UserError(f"BN_MOMENTUM applies to batch norm, but MODEL={config.model} has none: leave it out")
         for norm in norms:
             norm.momentum = config.bn_momentum
     if config.pretrained:
@@ -64,8 +64,8 @@ def architecture(config: RunConfig, num_outputs: int) -> nn.Module:
         if not parameters:
             raise UserError(f"MODEL={config.model} returned a model without parameters: nothing to train")
         if any(isinstance(parameter, nn.UninitializedParameter) for parameter in parameters):
-            raise UserError(f"MODEL={config.model} returned lazy layers, whose sizes no mode knows: call the model "
-                            "once on an example before it is returned")  # fmt: skip
+            raise UserError(f"MODEL={config.model} returned lazy layers without sizes: call the model "
+                            "once on an example before you return it")  # fmt: skip
         return model
     if config.model == GPT:
         from bench.workload.models import gpt as family

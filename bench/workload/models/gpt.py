@@ -25,7 +25,7 @@ def build(config: RunConfig, num_outputs: int) -> nn.Module:
             raise UserError(
                 f"MODEL={config.model} is too large: {parameters:,} parameters take {needed / 2**30:.1f} GiB with "
                 f"their gradients{f' in {processes} processes' * (processes > 1)}, and {free / 2**30:.1f} GiB are "
-                "free here: use fewer LAYERS or a smaller WIDTH"
+                "free here: use a smaller NUM_LAYERS or EMBED_DIM"
             )
     return Gpt(config.layers, config.width, config.heads, config.context, num_outputs)
 

@@ -29,11 +29,13 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
     name, an image size that does not fit, and what is not a model with one input.
     """
     if isinstance(torch.empty(0), FakeTensor):  # `bench predict memory`
-        raise UserError(f"MODEL={config.model} is Keras's: its memory cannot be predicted")
+        raise UserError(f"MODEL={config.model} is a Keras model: its memory cannot be predicted")
     keras = keras_on_torch(config)
     refused = {"PRETRAINED": config.pretrained, "BN_MOMENTUM": config.bn_momentum, "COMPILE": config.compile}
     if given := next((option for option, value in refused.items() if value), None):
-        raise UserError(f"MODEL={config.model} is Keras's, and {given} changes models of torch: leave it out")
+        raise UserError(
+            f"MODEL={config.model} is a Keras model, but {given} applies only to torch models: leave it out"
+        )
     keras.backend.clear_session()  # a layer's name has the number of those before it
     keras.utils.set_random_seed(torch.initial_seed() % 2**32)
     try:
@@ -52,7 +54,7 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
         raise UserError(f"MODEL={config.model} is not a built keras.Model with one input")
     norms = [layer for layer in layers_of(model) if isinstance(layer, keras.layers.BatchNormalization)]
     if norms and config.norm not in ("batch", "none"):
-        raise UserError(f"MODEL={config.model} has batch norms of Keras's, which NORM={config.norm} cannot replace")
+        raise UserError(f"MODEL={config.model} has Keras batch norms, which NORM={config.norm} cannot replace")
     if config.norm == "none":
         for norm in norms:
             norm.call = without_batch(norm.call)

@@ -77,7 +77,7 @@ def try_size(model: nn.Module, config: RunConfig) -> None:
 
 
 def size_refused(config: RunConfig, error: Exception) -> UserError:
-    return UserError(f"IMAGE_SIZE={config.image_size} is not a size that {config.model} can take "
+    return UserError(f"IMAGE_SIZE={config.image_size} is not a valid size for {config.model} "
                      f"({str(error).splitlines()[0]}): try 224")  # fmt: skip
 
 

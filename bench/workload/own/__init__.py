@@ -36,7 +36,7 @@ class Workload(base.Workload):
         collate = getattr(own_code.loaded("DATA", self.config.data), "collate", None)
         if not isinstance(found, tuple | list) or len(found) not in (2, 3):
             raise UserError(f"{text} returned a {type(found).__name__}: return (training set, validation set or None), "
-                            "and as a third the number of the model's outputs where it is not told")  # fmt: skip
+                            "and the number of outputs as a third element if it cannot be inferred")  # fmt: skip
         devices = self.config.num_devices if MODES[self.config.mode].one_process else 1  # of one process
         sizes = self.config.per_device_batch * devices, None
         sets = [None if one is None else Examples(one, f"{text}: the {name}", say, collate, size)
@@ -71,8 +71,8 @@ class Workload(base.Workload):
         number, targets = batch.length(targets), batch.opened(targets)
         scores = self.score(outputs, targets)
         if not isinstance(scores, torch.Tensor) or scores.shape != (number,):
-            raise UserError(f"score(outputs, targets) gave {own_code.shape_of(scores)}: a number for each of {number} "
-                            "examples is wanted")  # fmt: skip
+            raise UserError(f"score(outputs, targets) returned {own_code.shape_of(scores)}: expected one number "
+                            f"for each of {number} examples")  # fmt: skip
         loss = self.loss(outputs, targets).mean()  # of nn.DataParallel's replicas, where the model computes it
         return torch.stack([loss * number, scores.sum()])
 
@@ -110,8 +110,8 @@ class Examples:
         by_index = all(hasattr(dataset, each) for each in ("__len__", "__getitem__"))
         if isinstance(dataset, IterableDataset) or not by_index:
             if not hasattr(dataset, "__iter__"):
-                raise UserError(f"{name} is a {type(dataset).__name__}: it has neither a length and dataset[i], nor "
-                                "can it be iterated over")  # fmt: skip
+                raise UserError(f"{name} is a {type(dataset).__name__}: it supports neither len() and dataset[i] "
+                                "nor iteration")  # fmt: skip
             dataset = self.read_all(dataset, say)
         self.dataset = dataset
         with own_code.users_code(name):
@@ -145,7 +145,7 @@ class Examples:
             why = " ".join(str(error).split())
             raise UserError(f"{self.name}: {type(error).__name__}: {why}: {WAY_OUT}") from None
         for leaf in leaves(found, lambda item: isinstance(item, str | bytes)):
-            raise UserError(f"{self.name}: an example has a {type(leaf).__name__} in it: {WAY_OUT}")
+            raise UserError(f"{self.name}: an example contains a {type(leaf).__name__}: {WAY_OUT}")
         return found
 
     def collated(self, examples: list, size: int) -> tuple:
@@ -159,9 +159,9 @@ class Examples:
     def pair(self, example) -> tuple:
         if not isinstance(example, tuple | list) or len(example) != 2:
             size = f" of {len(example)}" if isinstance(example, tuple | list) else ""
-            raise UserError(f"{self.name}: an example is a {type(example).__name__}{size}: (input, target) is wanted, "
-                            "either may be a tuple or a dict; for another form write a function collate(examples) "
-                            "beside the one that DATA names")  # fmt: skip
+            raise UserError(f"{self.name}: an example is a {type(example).__name__}{size}: expected (input, target), "
+                            "each may be a tuple or a dict; for another form write a function collate(examples) "
+                            "in the same file")  # fmt: skip
         return tuple(example)
 
     def read_all(self, dataset, say: Callable[[str], None]) -> list:
@@ -172,8 +172,8 @@ class Examples:
                 if len(found) % 10_000 == 0:
                     say(f"{self.name}: {len(found)} examples read")
                 if len(found) > MOST_READ:
-                    raise UserError(f"{self.name} has more than {MOST_READ} examples to be iterated over: give it a "
-                                    "length and dataset[i]")  # fmt: skip
+                    raise UserError(f"{self.name} has more than {MOST_READ} examples to iterate over: implement len() "
+                                    "and dataset[i]")  # fmt: skip
         return found
 
 
@@ -211,7 +211,7 @@ def outputs_of(dataset, targets, text: str) -> int:
             return len(value) if name == "classes" else int(value)
     if isinstance(targets, torch.Tensor) and targets.is_floating_point():
         return targets.shape[-1] if targets.dim() > 1 else 1
-    raise UserError(f"{text} does not say how many outputs a model has to have: return it as a third, (training set, "
+    raise UserError(f"{text} does not give the number of outputs: return it as a third element, (training set, "
                     "validation set, number of classes)")  # fmt: skip
 
 
@@ -223,10 +223,10 @@ def require_same(mode, text: str, sets: list) -> None:
             lengths = [0 if each is None else each[0] for each in (mine, other)]
             if lengths[0] != lengths[1]:
                 raise UserError(f"{text}: the {name} has {lengths[0]} examples on rank 0 and {lengths[1]} on rank "
-                                f"{rank}: give every rank the whole set; the bench shares it out")  # fmt: skip
+                                f"{rank}: return the whole set on every rank; it is sharded automatically")  # fmt: skip
             if mine != other:
-                raise UserError(f"{text}: the {name} has other examples on rank {rank} than on rank 0: draw nothing "
-                                "from what differs by process, as time, rank, or a seed from the system")  # fmt: skip
+                raise UserError(f"{text}: the {name} has different examples on rank 0 and rank {rank}: do not use "
+                                "the time, the rank or a system seed to create it")  # fmt: skip
 
 
 def hash_of_ends(examples: Examples) -> str:

@@ -27,7 +27,7 @@ class Workload(base.Workload):
         train_set, val_set = (Sequences(text, self.config.context) for text in texts)
         train_set = training_set(self.config, train_set, "sequences", f"of CONTEXT={self.config.context} ", "CONTEXT")
         if not len(val_set):
-            raise UserError(f"CONTEXT={self.config.context} is more than the held-out bytes of DATA="
+            raise UserError(f"CONTEXT={self.config.context} exceeds the validation text of DATA="
                             f"{self.config.data}: use a smaller one")  # fmt: skip
         return train_set, val_set
 
