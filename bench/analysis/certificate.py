@@ -256,9 +256,9 @@ def judge(
     everything = [pair for seen in found.values() for pair in seen]
     distinct = {value for value, _ in everything}
     if None in distinct:
-        return Fact(name, values, UNKNOWN, "records of an older schema, or of code that had been changed")
+        return Fact(name, values, UNKNOWN, "records of an older schema, or of modified code")
     if DISAGREE in "".join(map(str, distinct)) and not ranks_apart:
-        return Fact(name, values, "differs", "the ranks of one run do not agree")
+        return Fact(name, values, "differs", "the ranks of one run differ")
     if len(distinct) == 1:
         return Fact(name, values, "equal")
     why, group = allowed or ("", lambda record: None)
@@ -267,14 +267,14 @@ def judge(
         for value, record in everything:
             rounds.setdefault(record.label.round, []).append((value, record))
         if not all(same_in_groups(pairs, group) for pairs in rounds.values()):
-            return Fact(name, values, "differs", "in one round the programs did not get the same")
+            return Fact(name, values, "differs", "within one round the configurations had different values")
         equal = all(len({value for value, _ in pairs}) == 1 for pairs in rounds.values())
         return Fact(name, values, "equal") if equal else Fact(name, values, "inherent", why)
     if any(value != seen[0][0] for seen in found.values() for value, _ in seen):
-        return Fact(name, values, "differs", "it changed from round to round")
+        return Fact(name, values, "differs", "it changed between rounds")
     if allowed and same_in_groups(everything, group):
         return Fact(name, values, "inherent", why)
-    return Fact(name, values, "differs", WHY.get(name, "the programs did not get the same"))
+    return Fact(name, values, "differs", WHY.get(name, "the configurations had different values"))
 
 
 def same_in_groups(pairs: list[tuple], group: Callable) -> bool:
@@ -289,7 +289,7 @@ def said(seen: list) -> str:
 
 
 def passes(programs: Programs) -> list[Fact]:
-    why = "one device takes the global batch in passes where its memory is too small for it"
+    why = "one device accumulates the global batch over several passes if its memory is too small"
     fact = judge("passes of a step", programs, lambda record: record.config.accumulate, (why, number_of_devices))
     return [] if fact.status == "equal" else [fact]
 
@@ -313,15 +313,15 @@ def several_machines(programs: Programs) -> list[Fact]:
     networks = {label: said([record.network or "not named" for record in found]) for label, found in programs.items()}
     places = {label: said([where(record) or "one machine" for record in found]) for label, found in programs.items()}
     of_size = {(record.num_devices, where(record)) for record in records}
-    placed = ("differs", "as many devices were on other machines")
+    placed = ("differs", "the same number of devices was on other machines")
     if len(set(places.values())) == 1:
         placed = ("equal",)
     elif len(of_size) == len({record.num_devices for record in records}):
         placed = ("inherent", "one device is on one machine")
     one_network = len({record.network for record in records}) == 1
     return [
-        Fact("machines of a run", alike, *(("differs", "they are not alike") if any(apart.values()) else ("equal",))),
-        Fact("network", networks, *(("equal",) if one_network else ("differs", "figures of different networks"))),
+        Fact("machines of a run", alike, *(("differs", "they differ") if any(apart.values()) else ("equal",))),
+        Fact("network", networks, *(("equal",) if one_network else ("differs", "values of different networks"))),
         Fact("placement", places, *placed),
     ]
 
@@ -344,15 +344,15 @@ def other_options(programs: Programs, rules: Rules) -> Fact:
     values = {label: said(texts) for label, texts in found.items()}
     if len({text for texts in found.values() for text in texts}) == 1:
         return Fact("other options", values, "equal")
-    return Fact("other options", values, "differs", "the programs were not asked for the same")
+    return Fact("other options", values, "differs", "the configurations have different options")
 
 
 def injected_mistakes(programs: Programs, rules: Rules) -> Fact:
     """MISTAKE in any program makes a comparison unfair, though all may have it; but for a study of mistakes."""
     values = {label: said([record.config.mistake for record in records]) for label, records in programs.items()}
-    name = "mistakes made on purpose"
+    name = "injected mistakes"
     if set(values.values()) <= {"none"}:
         return Fact(name, values, "equal")
     if rules.mistakes:
-        return Fact(name, values, "inherent", "it is what the lab studies")
-    return Fact(name, values, "differs", "a program that trains wrongly is compared with nothing")
+        return Fact(name, values, "inherent", "it is the mistake under study")
+    return Fact(name, values, "differs", "a configuration with a mistake is not compared")

@@ -85,7 +85,7 @@ class Result:
         lines = [self.pair(best, other).sentence() for other in others]
         bounds = [program.label for program in self.suite.programs.values() if program.is_bound]
         lines += [self.pair(bound, way).sentence() for bound in bounds for way in self.ranking() if way != self.base]
-        return lines or [f"{best} alone was run: nothing to compare"]
+        return lines or [f"{best} was the only configuration: nothing to compare"]
 
 
 def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, all_pairs: bool = True) -> Result:

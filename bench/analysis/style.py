@@ -159,7 +159,7 @@ def standing(suite, n: str | None = None) -> list[str]:
     if suite is None:
         return []
     if not suite.records:
-        return [f"{suite.id}: no record that ended well"]
+        return [f"{suite.id}: no record of a successful run"]
     if n is None:
         n = f"n = {suite.n} interleaved rounds"
         if suite.n < FEWEST_ROUNDS:

@@ -77,7 +77,7 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     """One row per run; with ``base``, a column with the ratio of its throughput to that one's, by the median steps."""
     head, rows = runs_head(f"{records[0].workload.units}/s"), [describe.row(record) for record in records]
     if base is not None:
-        head.append(("× this\nrun by\nmedian", True))
+        head.append(("speedup vs\nthis run\n(median step)", True))
         rows = [[*row, describe.ratio(record, base)] for row, record in zip(rows, records, strict=True)]
     return Grid(head, rows, grey=disturbed_rows(records))
 
@@ -95,7 +95,7 @@ def single_runs_grid(records: list[Record]) -> Grid:
     mode, *head = runs_head(f"{units.pop()}/s" if len(units) == 1 else "throughput\nper second")
     given = [("options", False)] if any(options) else []
     head = [mode, *given, ("model", False), ("data", False), *head]
-    return Grid(head, rows, "One run each, no interval, no verdict", disturbed_rows(records))
+    return Grid(head, rows, "One run each: no confidence interval, no verdict", disturbed_rows(records))
 
 
 def runs_head(rate: str) -> list[tuple[str, bool]]:
@@ -184,7 +184,7 @@ def pairs_grid(result) -> Grid:
             found.verdict + flag, "yes" if holds else "no" if found.verdict in stats.VERDICTS else "",
         ])  # fmt: skip
         rows[-1] += [f"{pair.settled} rounds" if pair.settled else ""] if result.suite.looks else []
-    many = f". Holds together: also when all {len(rows)} are judged at once (Holm)" if len(rows) > 1 else ""
+    many = f". Significant after Holm correction over all {len(rows)} pairs" if len(rows) > 1 else ""
     return Grid(head, rows, f"Ratio of throughput, paired by round{many}")
 
 
@@ -194,7 +194,7 @@ def certificate_grids(certificate: Certificate) -> list[Grid]:
     unequal = [[f.name, f.status, words.grouped(f.values), f.why] for f in order if f.status in STATUS_ORDER]
     equal = [[f.name, words.grouped(f.values)] for f in order if f.status not in STATUS_ORDER]
     what, value = ("what", False), ("value", False)
-    caption = "Parity certificate, read from the records: what is"
+    caption = "Parity certificate, from the records"
     return [Grid([what, ("status", False), value, ("why", False)], unequal, f"{caption} not equal"),
             Grid([what, value], equal, f"{caption} equal")]  # fmt: skip
 

@@ -37,8 +37,8 @@ def sequence(looks: list[int], limit_minutes: float | None) -> str:
     level = 100 * formulas.confidence_per_look(0.95, len(looks))
     limit = f", at most {limit_minutes:g} min" if limit_minutes else ""
     return (
-        f"rounds until every pair has a verdict, looks after {', '.join(map(str, looks))}{limit}; "
-        f"intervals of {level:g} %: 95 % over all looks"
+        f"rounds until every pair has a verdict, interim analyses after {', '.join(map(str, looks))}{limit}; "
+        f"intervals of {level:g} %: 95 % over all analyses"
     )
 
 

@@ -79,7 +79,7 @@ def one_kind_of_device(variables: dict) -> dict:
     wanted = max(2, int(variables.get("GPUS", 1)))
     if "DEVICE" in variables or "SHARE_GPU" in variables or not 0 < len(visible_gpus()) < wanted:
         return {}
-    print(f"Not one GPU for each of {wanted} devices: CPU workers stand for them in every run (DEVICE=cpu).")
+    print(f"Fewer than {wanted} GPUs: CPU processes emulate the devices in every run (DEVICE=cpu).")
     return {"DEVICE": "cpu"}
 
 

@@ -1,4 +1,4 @@
-"""Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
+"""Which devices a run gets: GPUs where there are enough, CPU processes where there are none, an error in between."""
 
 import functools
 import math
@@ -40,7 +40,7 @@ def choose_device(config: RunConfig) -> str:
     if config.device == "cuda" and not gpus:
         raise UserError(f"DEVICE=cuda, but no GPU is visible: {nvml.why_no_gpu()} Or use DEVICE=cpu")
     if config.device == "auto" and not gpus and (why := nvml.why_not_meant()):
-        raise UserError(f"{why} Or use DEVICE=cpu for CPU workers")
+        raise UserError(f"{why} Or use DEVICE=cpu for CPU processes")
     if not gpus:
         if config.share_gpu:
             raise UserError("SHARE_GPU=1 needs a GPU, and none is visible: leave it out")
@@ -56,7 +56,7 @@ def choose_device(config: RunConfig) -> str:
         raise UserError(f"GPUS={config.gpu_ids} names {len(gpus)} GPU, and {needed} are needed: name {needed} or more")
     if len(gpus) < needed:
         here = f"{len(gpus)} visible here: use GPUS={len(gpus)} or fewer"
-        raise UserError(f"GPUS={config.num_devices}, but {here}, or DEVICE=cpu for CPU workers")
+        raise UserError(f"GPUS={config.num_devices}, but {here}, or DEVICE=cpu for CPU processes")
     require_fit(config, gpus[:needed])
     return "cuda"
 

@@ -92,7 +92,7 @@ def stand_in(record: Record) -> str:
         return f"GPU: {len(used) or most}× {' and '.join(dict.fromkeys(used)) or 'name not recorded'}"
     if most == 1:
         return "CPU: no GPU is used"
-    return f"CPU: no GPU is used, {most} CPU workers stand for {most} devices"
+    return f"CPU: no GPU is used, {most} CPU processes emulate {most} devices"
 
 
 def workload(record: Record) -> str:
@@ -284,7 +284,7 @@ def misfits(failed: list[Record], good: list[Record]) -> list[str]:
     for name in dict.fromkeys(record.program for record in failed if record.failure and did_not_fit(record.failure)):
         config = next((record.config for record in good if record.program == name), None)
         if config is None:
-            found.append(f"{name} did not fit into a device's memory: it is in no figure; a smaller BATCH would fit")
+            found.append(f"{name} did not fit into device memory and is not included: use a smaller BATCH")
         elif config.accumulate > 1:
             found.append(
                 f"{name} did not fit into a device's memory in one pass: it takes its step in {config.accumulate} "

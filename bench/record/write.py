@@ -209,7 +209,7 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
     notes = [mistakes.MISTAKES[config.mistake].warning] if config.mistake != "none" else []
     notes += ([label] if label else []) + parts[0].get("notes", [])
     if config.device == "cpu" and config.num_devices > 1:
-        notes.append(f"no GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices")
+        notes.append(f"no GPU is used: {config.num_devices} CPU processes emulate {config.num_devices} devices")
     if threads > config.threads:
         notes.append(
             f"{threads} compute threads in {len(parts)} processes share the {config.threads} that single would get: "

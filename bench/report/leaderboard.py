@@ -20,7 +20,7 @@ from bench.record.read import find_records
 from bench.report.pooling import workload_of
 
 QUALIFYING_ROUNDS = 6
-KINDS = {"cpu": "CPU workers", "cuda": "GPUs"}
+KINDS = {"cpu": "CPU processes", "cuda": "GPUs"}
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def run(args) -> int:
     said = [*said_a, *said_b, *(f"refused: {sentence}" for side in refused for sentence in side)]
     compared, scalings = [], []  # compared: a result with its two sides
     if any(foreign) and not all(foreign):
-        said.append(f"note: foreign scripts are in {'A' if foreign[0] else 'B'} alone: not compared")
+        said.append(f"note: only {'A' if foreign[0] else 'B'} contains external scripts: not compared")
     if (a and b) or not all(foreign):
         compared.append((compare_sets(a, b), a, b))
     if all(foreign):
@@ -62,7 +62,7 @@ def run(args) -> int:
     if not regressions:
         unjudged = sum(d.against(bound) == "unknown" for result in results for d in result.differences)
         more = f"; {unjudged} not judged (disturbed, or fewer than {FEWEST_ROUNDS} records a side)" if unjudged else ""
-        print(f"no regression beyond {bound:g} % is shown{more}")
+        print(f"no regression beyond {bound:g} % was found{more}")
     return ExitCode.FOUND if regressions else ExitCode.DONE
 
 
@@ -108,9 +108,9 @@ def show(console, result: Result, a: list[Record], b: list[Record], said: list[s
             console.print(f"only in {name}, not compared: {', '.join(keys)}")
     for name in result.by_threads:
         console.print(
-            f"note: {name} ran with different numbers of threads within one set: such runs are never put together, and "
-            "only those with as many are compared",
+            f"note: {name} ran with different numbers of threads within one set: "
+            "only runs with the same number are compared",
         )  # fmt: skip
     both = {record.run_id for record in a} & {record.run_id for record in b}
-    shared = f"note: {len(both)} records are in both sets; they are compared as if they were not the same"
+    shared = f"note: {len(both)} records are in both sets and count in both"
     tables.print_lines(console, [*said, shared if both else time_note(a, b)])

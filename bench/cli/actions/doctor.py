@@ -41,18 +41,18 @@ print(json.dumps(wrong))
 """
 PEER_LIMIT_S = 60.0
 OVER_PCIE = (
-    "peer to peer over PCIe is broken here, as ACS or the IOMMU can break it: turn them off (BIOS, kernel), or set "
+    "peer to peer over PCIe is broken here, possibly because of ACS or the IOMMU: disable them (BIOS, kernel), or set "
     "NCCL_P2P_DISABLE=1"
 )
 # MiB that a loader worker needs of shared memory for its two batches of 224 x 224, by the default batch of a GPU.
 WORKER_MIB = 2 * gpu_defaults.LARGEST_BATCH * 3 * 224**2 / 2**20
 STATES = {
     "missing": "Horovod is not installed",
-    "other torch": "the installed Horovod is built for another torch",
-    "no nccl": "the installed Horovod has no NCCL, which GPUs need",
-    "other cpu": "the installed Horovod is built for another kind of CPU",
-    "other gpu": "the installed Horovod is built for other GPUs",
-    "unknown build": "the installed Horovod is not of this project's building",
+    "other torch": "the installed Horovod was built for another torch",
+    "no nccl": "the installed Horovod was built without NCCL, which GPUs need",
+    "other cpu": "the installed Horovod was built for another kind of CPU",
+    "other gpu": "the installed Horovod was built for other GPUs",
+    "unknown build": "the installed Horovod was not built by this project",
 }
 
 
@@ -68,8 +68,8 @@ def run(args) -> int:
         f"Python {python}"
     )
     others = others_now()
-    busy = ": what is measured now is disturbed" if others > THRESHOLDS["others_cpu_share"].above else ""
-    console.print(f"load     other processes take {100 * others:.0f} % of the CPU now{busy}")
+    busy = ": measurements taken now are disturbed" if others > THRESHOLDS["others_cpu_share"].above else ""
+    console.print(f"load     other processes use {100 * others:.0f} % of the CPU now{busy}")
     console.print(f"GPUs     {gpu_line(gpus, machine['driver_version'])}")
     for line in link_lines(machine["gpu_links"]):
         console.print(f"links    {line}")
@@ -197,7 +197,7 @@ def gpu_line(gpus: list, driver: str | None) -> str:
 
 def torch_line(torch: dict | None) -> str:
     if torch is None:
-        return "missing, or it does not import"
+        return "missing, or cannot be imported"
     backends = [name for name in ("gloo", "nccl") if torch[name]]
     with_gpus = f"ROCm {torch['rocm']}" if torch["rocm"] else f"CUDA {torch['cuda'] or 'not built in'}"
     return f"{torch['version']}, {with_gpus}, sees {torch['gpus']} GPUs, {' and '.join(backends)}"
@@ -218,7 +218,7 @@ def verdict(mode: str, gpus: list, torch: dict | None) -> str:
         return f"no: {STATES.get(found.state, found.state)}"
     if gpus and torch["gpus"]:
         return f"yes, up to GPUS={MODES[mode].max_devices or len(gpus)}; more with DEVICE=cpu"
-    return "yes, on CPU workers"
+    return "yes, with CPU processes"
 
 
 def why_gpus_unusable(gpus: list) -> str:

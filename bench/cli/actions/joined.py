@@ -139,7 +139,7 @@ def say_what_runs(config: RunConfig, seat: Seat, asked: Besides) -> None:
     announce(console, config, f"joined to {seat.launcher}")
     if asked.baselines or (asked.baselines is None and config.device == "cpu" and not config.epochs):
         console.print(
-            f"note: the baselines are left out: they are runs of their own, and {seat.launcher} has started this one"
+            f"note: the baselines are left out, because they are separate runs and {seat.launcher} started this one"
         )
     sys.stdout.flush()
 

@@ -99,7 +99,7 @@ def of_backend(asked: RunConfig, backend: Backend) -> RunConfig:
 def lacking(backend: Backend, device: str, asked: RunConfig) -> str:
     """Why a backend cannot be had here, after its name; "" where it can."""
     if backend.device == "cuda" and (device == "cpu" or asked.share_gpu):
-        return "is between GPUs of its own for each rank, and none are used here"
+        return "needs one GPU per rank, but this run uses no GPU"
     return unavailable(backend.info, dataclasses.replace(asked, device=device))
 
 

@@ -64,7 +64,7 @@ def run(args) -> int:
         if MODES[config.mode].one_process and len(devices) > 1:
             said.append(fuller(config.mode, in_gib(devices[0]), in_gib(devices[1])))
     config = configs[0]
-    console.print(f"{in_words(config)}\npredicted, not measured: what a step needs at its peak, by what it is for")
+    console.print(f"{in_words(config)}\npredicted, not measured: peak memory of a step by category")
     tables.print_grid(console, tables.memory_grid(columns, more={"peak in": moments, "largest BATCH": batches},
                                                  examples=workload_of(config).batched))  # fmt: skip
     notes = [ASSUMED_DATA if asked != typed and config.device == "cpu" else "", *said, *NOT_IN_IT[config.device]]
@@ -80,9 +80,9 @@ def run(args) -> int:
 
 NOT_IN_IT = {
     "cuda": [
-        "not in it: what torch's allocator keeps besides (cache, fragments) and workspaces of cuDNN; leave them room"
+        "not included: memory cached by torch's allocator (cache, fragmentation) and cuDNN workspaces: leave room"
     ],
-    "cpu": ["not in it: buffers of Gloo, loader workers, and the data set"],
+    "cpu": ["not included: Gloo buffers, loader workers and the data set"],
 }
 PIXELS = 224
 ASSUMED_DATA = (
@@ -182,7 +182,7 @@ def process_overhead(config: RunConfig) -> tuple[float, str]:
     """GiB of a process besides its tensors, and where the figure comes from: records of this kind of GPU, an assumption
     without; on a CPU this process, which has Python and torch in memory, and no more."""
     if config.device == "cpu":
-        return own_size() / GIB, f"{PROGRAM}: measured of this process, which has loaded both"
+        return own_size() / GIB, f"{PROGRAM}: measured on this process, which has loaded both"
     names = {gpu.name for gpu in usable_gpus(config)} if config.device == "cuda" else set()
     seen = [(size, record.run_id) for record in records_of(config.out) if set(used_gpus(record)) & names
             and (size := context_of(record)) is not None]  # fmt: skip
@@ -191,7 +191,7 @@ def process_overhead(config: RunConfig) -> tuple[float, str]:
         return size, f"{CONTEXT}: as the record {run_id} has it on this kind of GPU"
     return (
         LEAST_FREE_GIB,
-        f"{CONTEXT}: {LEAST_FREE_GIB:g} GiB is an assumption, until a run on such a GPU has measured it",
+        f"{CONTEXT}: {LEAST_FREE_GIB:g} GiB is an assumption until a run on such a GPU has measured it",
     )
 
 
@@ -241,7 +241,7 @@ def count_outputs(config: RunConfig) -> tuple[int, str]:
     if kind == OWN:
         from bench.workload.own import PLANNED
 
-        return own_data(config)[0], f"every example is taken to be as large as the largest of the first {PLANNED}"
+        return own_data(config)[0], f"every example is assumed to be as large as the largest of the first {PLANNED}"
     train = Path(place).expanduser() / "train"
     if kind == "imagefolder" and train.is_dir() and (found := sum(entry.is_dir() for entry in train.iterdir())):
         return found, ""

@@ -79,7 +79,7 @@ def print_records(console, records: list[Record]) -> None:
         console.print(f"{grid.caption}:")
         tables.print_grid(console, grid)
     if len(single) > MOST_RUNS:
-        console.print(f"{len(single) - MOST_RUNS} older runs are not shown: `bench report` has all")
+        console.print(f"{len(single) - MOST_RUNS} older runs are not shown: `bench report` shows all")
     for name, found in by_suite(records).items():
         why = suite_of(name, found).disturbance
         more = f", disturbed: {why}" if why else ""

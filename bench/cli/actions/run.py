@@ -82,7 +82,7 @@ def run_baselines(console: Console, programs: list[RunConfig], devices: int, sec
                     raise
         else:
             console.print(f"left out: {each.mode} with {each.per_device_batch} {workload_of(each).batched} on a "
-                          "device did not fit into its memory: a smaller BATCH would")  # fmt: skip
+                          "device did not fit into device memory: use a smaller BATCH")  # fmt: skip
     return found
 
 

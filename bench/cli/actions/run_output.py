@@ -33,8 +33,8 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
         console.print(where(config))
     if config.device == "cpu" and config.num_devices > 1:
         console.print(
-            f"No GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices; memory is the "
-            "host's."
+            f"No GPU is used: {config.num_devices} CPU processes emulate {config.num_devices} devices; memory is host "
+            "memory."
         )
     epochs = f"{config.epochs} epoch{'s' * (config.epochs > 1)}"
     steps = epochs if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
@@ -46,7 +46,7 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
     )
     if config.elastic:
         often = f"every {config.checkpoint_steps} steps and " if config.checkpoint_steps else ""
-        more = "" if config.checkpoint_steps else " (CHECKPOINT_STEPS=n makes more of them)"
+        more = "" if config.checkpoint_steps else " (CHECKPOINT_STEPS=n writes more of them)"
         console.print(
             f"MIN_DEVICES={config.elastic}: continues when ranks are lost, on {config.elastic} to {config.num_devices} "
             f"devices, up to {config.restarts} times, from a checkpoint after {often}every epoch{more}"
@@ -55,7 +55,7 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
         also = "" if config.baselines or config.epochs or config.evaluate else ", BASELINES=1 runs both"
         console.print(chosen + also)
     if config.watch and not config.warmup_steps and not config.evaluate:
-        console.print("WATCH=1 looks at gradients in the untimed steps, and WARMUP=0 leaves none: use WARMUP=1 or more")
+        console.print("WATCH=1 checks gradients during untimed steps, but WARMUP=0 leaves none: use WARMUP=1 or more")
     if config.mistake != "none":
         console.print(mistakes.MISTAKES[config.mistake].warning, style="bold red")
 
@@ -92,7 +92,7 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
         tables.print_grid(console, tables.runs_grid([record, *others], record if others else None))
     if record.samples and record.config.workers:
         shares = [formulas.data_wait_share(part.data_wait_s, part.step_time_s) for part in record.samples]
-        console.print(f"waiting for the loader: {100 * max(shares):.1f} % of the step time (the rank that waits most)")
+        console.print(f"waiting for the data loader: {100 * max(shares):.1f} % of the step time (slowest rank)")
     if len((memory := tables.measured_memory([record])).head) > 1:
         console.print(f"{memory.caption}:")
         tables.print_grid(console, memory)

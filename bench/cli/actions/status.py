@@ -59,7 +59,7 @@ def going_on(folder: Path) -> Path:
 
 
 def show(console: Console, folder: Path, beats: dict[int, Heartbeat], units: str, still_s: float) -> None:
-    still = f": nothing has moved for {still_s:.0f} s" if still_s > STILL_S else ""
+    still = f": no progress for {still_s:.0f} s" if still_s > STILL_S else ""
     console.print(f"{time.strftime('%H:%M:%S')} {folder.name}{still}")
     for rank, beat in beats.items():
         memory = f", {beat.window.memory_gib:.2f} GiB" if beat.window.rate else ""

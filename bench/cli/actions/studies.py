@@ -63,7 +63,7 @@ def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
         if flags.strict and done == 1:
             refuse_unfair(console, judge(records), records[0].config.out)
         if sequence and worst(records):
-            console.print(f"round {done} stays disturbed: no verdict can follow, so the suite ends here")
+            console.print(f"round {done} stays disturbed: no verdict is possible, so the suite stops here")
             return True
         return bool(sequence and sequence.enough(done, records))
 
@@ -118,7 +118,7 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
     for label, rounds in getattr(result, "outliers", {}).items():
         console.print(f"outlier (kept): {label}, round {', '.join(str(n + 1) for n in rounds)}")
     for record in suite.left_out:
-        console.print(f"does not count: {record.run_id}, of a repeated or incomplete round")
+        console.print(f"not counted: {record.run_id}, from a repeated or incomplete round")
     for line in [*misfits(suite.failed, suite.records), *cautions(suite.records)]:
         tables.print_named(console, "warning", line)
     for line in [*study.answer(result), *(f"{name}: {text}" for name, text in study.said(suite))]:

@@ -62,7 +62,7 @@ def run(args) -> int:
     devices = asked.num_devices if asked.num_devices > 1 else 2
     alone = asked.num_devices == 1 and asked.device != "cpu" and len(usable_gpus(asked)) == 1
     if alone and not asked.share_gpu:
-        console.print("One GPU: two ranks share it, as with SHARE_GPU=1; what cannot be run so is not compared")
+        console.print("One GPU: two ranks share it, as with SHARE_GPU=1; what cannot run this way is not compared")
         asked = dataclasses.replace(asked, share_gpu=True)
     common = {"num_devices": devices, "warmup_steps": 0, "timed_steps": STEPS[-1], "baselines": False}
     common |= measured_only() | {"snapshots": ",".join(map(str, STEPS)), "precision": "fp32", "plain": True}
@@ -124,7 +124,7 @@ def programs(config: RunConfig, norm: str, modes: list[str] = SAME_UPDATE) -> di
 def why_no_adasum(config: RunConfig) -> str:
     """Why a config is not run with Adasum; "" where it is."""
     if config.hosts or config.device != "cpu" or config.num_devices & (config.num_devices - 1):
-        return "it joins the ranks of one machine, two by two"
+        return "it combines the ranks of one machine in pairs"
     return mpirun.lacking(config)
 
 
@@ -173,7 +173,7 @@ def compare(
         moved = max(travelled(folder) for folder in folders.values())
         console.print(f"training moved a weight by up to {moved:.1e} between steps {STEPS[0]} and {STEPS[-1]}")
         if ADASUM in folders:
-            console.print(f"{ADASUM}: another update by design, neither mean nor sum: shown, and not judged")
+            console.print(f"{ADASUM}: a different update by design, neither mean nor sum: shown, but not checked")
     else:
         print_buffers(console, folders, records)
     return worst, control, missing

@@ -276,7 +276,7 @@ def cost(way: Way, facts: Facts) -> tuple[float, float | None, float | None]:
 def devices(way: Way) -> str:
     if way.config.device == "cuda":
         return f"{way.paid} GPU{'' if way.paid == 1 else 's'}"
-    return f"{way.paid} machine{'' if way.paid == 1 else 's'}, for CPU workers share its cores"
+    return f"{way.paid} machine{'' if way.paid == 1 else 's'}, because CPU processes share its cores"
 
 
 def unknown_lines(facts: Facts) -> list[str]:

@@ -87,7 +87,7 @@ def answer(result: AccuracyResult) -> list[str]:
         said = words_of(row.label, result.base, row.against_base, result.suite.metric)
         found.append(said if row.certificate.fair else f"{said}; {row.certificate.sentence()}")
     if not found:
-        return [f"{result.base} alone was run: nothing to compare"]
+        return [f"{result.base} was the only configuration: nothing to compare"]
     meaning = '"Not shown" says that n is too small to tell, and not that there is a difference.'
     return [*found, f"Margin, fixed before the runs: {margin_words(result.suite.metric)}. {meaning}"]
 

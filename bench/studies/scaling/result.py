@@ -84,7 +84,7 @@ def draw(result):
     for axes, (label, value) in zip(panels, values.items(), strict=True):
         draw_panel(axes, result, lines, bounds, places, value)
         style.finish(axes, y=label, grid="y")
-    panels[-1].set_xlabel("devices" if suite.device == "cuda" else "devices (CPU workers)")
+    panels[-1].set_xlabel("devices" if suite.device == "cuda" else "devices (CPU processes)")
     panels[-1].set_xticks(list(places.values()), list(map(str, places)))
     panels[-1].margins(x=0.07)
     style.legend_above(panels[0], 3)
