@@ -23,7 +23,9 @@ HISTORY = ("CHANGELOG.md", "NOTES.md")  # they describe what was
 WORDS = [line.split("\t") for line in Path(__file__).with_suffix(".tsv").read_text().splitlines() if "\t" in line]
 PATTERNS = [(re.compile(rf"(?<![\w.=/-]){pattern}(?![\w=/-])", re.IGNORECASE), better) for pattern, better in WORDS]
 ALL = re.compile("|".join(pattern.pattern for pattern, _ in PATTERNS), re.IGNORECASE)
-CODE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$|(`+)[^`].*?\3|\]\([^)\n]*\)|<!--.*?-->|https?://\S+", re.MULTILINE | re.DOTALL)
+CODE = re.compile(
+    r"^( *)(```+|~~~+).*?^\1\2 *$|(`+)[^`].*?\3|\]\([^)\n]*\)|<!--.*?-->|https?://\S+", re.MULTILINE | re.DOTALL
+)
 BLOCK = re.compile(r"<!-- begin: (\S+) -->.*?<!-- end: \1 -->", re.DOTALL)
 
 

@@ -99,7 +99,7 @@ def test_a_folder_without_tables_is_refused_in_one_line(tmp_path, capsys):
 
 
 def test_the_manual_has_a_row_for_each_row_of_the_files():
-    text = (PROJECT / "tutorials" / "manual" / "forecast.md").read_text()
+    text = (PROJECT / "tutorials" / "manual" / "forecast_validation.md").read_text()
     tables = published.read()
     for row in markdown.grid(published.grid(published.judged(tables))).splitlines()[2:]:
         assert row in text

@@ -8,6 +8,7 @@ from bench.analysis import style
 from bench.files import PROJECT
 from bench.report import markdown
 from tests.validation.forecast import advice, measured, result
+from tests.validation.pages import forecast_published
 
 
 def figures(folder: Path) -> str:
@@ -21,11 +22,25 @@ def figures(folder: Path) -> str:
     return "\n".join([head, markdown.grid(result.grid(data)), picture + "\n", worst(data), *runs, every])
 
 
+def accuracy(folder: Path) -> str:
+    """The errors in short: against emulation, real runs, published tables."""
+    data = result.read(folder)
+    found = {
+        "emulation, with settings that did not shape the model": data["figures"][result.SETS[1]],
+        "real trainings between namespaces of one machine": result.figures([row["off"] for row in data[measured.NAME]]),
+        "published tables of GPU clusters": result.figures([each.off for each in forecast_published.found()]),
+    }
+    head = [("compared with", False), ("settings", True), ("median error", True), ("worst error", True)]
+    return markdown.table(head, [
+        [what, str(each["n"]), result.percent(each["median"]), result.percent(each["worst"])] for what, each in found.items()
+    ])  # fmt: skip
+
+
 def standing(said: list[str], data: dict) -> str:
     """What is said of a file, how its settings were drawn, and what was left out."""
     drawing = data["drawing"]
     drawn = f"seed {drawing['seed']}; {drawing['warmup']} steps before and {drawing['steps']} that count"
-    left_out = [f"{count} combinations are left out: {why}" for why, count in drawing["left_out"].items()]
+    left_out = [f"{count} combinations are omitted: {why}" for why, count in drawing["left_out"].items()]
     return "".join(f"- {line}\n" for line in [*said, drawn, *left_out])
 
 
@@ -38,7 +53,7 @@ def advised(folder: Path) -> str:
 def worst(data: dict, most: int = 5) -> str:
     """The settings that are off most."""
     rows = sorted(data["rows"], key=lambda row: -abs(row["off"]))[:most]
-    head = [("off most", False), ("emulated, s", True), ("predicted, s", True), ("off by", True), ("set", False)]
+    head = [("largest errors", False), ("emulated, s", True), ("predicted, s", True), ("error", True), ("set", False)]
     return markdown.table(head, [
         [row["name"], style.number(row["emulated_s"]), style.number(row["predicted_s"]), f"{100 * row['off']:+.1f} %",
          result.SETS[0] if row["made_with"] else result.SETS[1]] for row in rows

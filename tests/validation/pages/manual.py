@@ -158,6 +158,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "memory-kinds": predicted.kinds,
     "memory-measured": lambda: predicted.measured(REFERENCE / MACHINE / "memory.json"),
     "forecast-check": lambda: forecast_checked.figures(FORECAST_CHECK),
+    "forecast-accuracy": lambda: forecast_checked.accuracy(FORECAST_CHECK),
     "advice-check": lambda: forecast_checked.advised(FORECAST_CHECK),
     "forecast-example": lambda: forecast_example.text(FORECAST_CHECK),
     "forecast-tables": forecast_published.sources,
