@@ -51,10 +51,10 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
         tree = ast.parse(source)
         documented = (node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
         docs = {id(node.body[0].value) for node in documented if ast.get_docstring(node) is not None}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
-                if id(node) in docs or path.is_relative_to(PROJECT / "bench"):
-                    yield node.lineno, CODE.sub(blank, node.value)
+        strings = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        for node in strings:
+            if id(node) in docs or (" " in node.value.strip() and path.is_relative_to(PROJECT / "bench")):
+                yield node.lineno, CODE.sub(blank, node.value)
 
 
 def hits(path: Path) -> Iterator[tuple[int, str, str]]:
@@ -89,8 +89,9 @@ def main(argv: list[str] | None = None) -> int:
         for path in (path for path in paths if path.suffix == ".md"):
             lengths = sentences(path.read_text())
             words, number = sum(map(sum, lengths)), sum(map(len, lengths))
-            print(f"{words / max(number, 1):5.1f} words per sentence, {words:6} words, at most "
-                  f"{max(map(len, lengths), default=0):2} sentences in a paragraph: {path.relative_to(PROJECT)}")  # fmt: skip
+            longest = max(map(len, lengths), default=0)
+            print(f"{path.relative_to(PROJECT)}: {words} words, {words / max(number, 1):.1f} per sentence,", end=" ")
+            print(f"at most {longest} sentences in a paragraph")
         return 0
     found = [(path, *hit) for path in paths if path.name not in HISTORY and path.exists() for hit in hits(path)]
     for path, line, words, better in found:

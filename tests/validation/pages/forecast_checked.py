@@ -31,9 +31,9 @@ def accuracy(folder: Path) -> str:
         "published tables of GPU clusters": result.figures([each.off for each in forecast_published.found()]),
     }
     head = [("compared with", False), ("settings", True), ("median error", True), ("worst error", True)]
-    return markdown.table(head, [
-        [what, str(each["n"]), result.percent(each["median"]), result.percent(each["worst"])] for what, each in found.items()
-    ])  # fmt: skip
+    rows = [[what, str(off["n"]), result.percent(off["median"]), result.percent(off["worst"])]
+            for what, off in found.items()]  # fmt: skip
+    return markdown.table(head, rows)
 
 
 def standing(said: list[str], data: dict) -> str:
