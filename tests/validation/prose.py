@@ -31,7 +31,7 @@ BLOCK = re.compile(r"<!-- begin: (\S+) -->.*?<!-- end: \1 -->", re.DOTALL)
 
 def blank(found: re.Match) -> str:
     """The same number of lines without the text."""
-    return "\n" * found[0].count("\n") or " "
+    return "\n" * found[0].count("\n") or " x "
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
