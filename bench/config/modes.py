@@ -103,7 +103,7 @@ MODES = {
         gradient_copy="fusion buffer", norm_buffers="leaves each rank its own, and they drift apart",
     ),
     "zero1": ModeInfo(
-        "DDP, and the optimizer's state sharded: ZeroRedundancyOptimizer", Look("#56B4E9", "\\\\\\", "P", (0, (3, 1))),
+        "DDP with sharded optimizer state: ZeroRedundancyOptimizer", Look("#56B4E9", "\\\\\\", "P", (0, (3, 1))),
         ("torchrun", "spawn"), on_request=True, shards=("optimizer state",),
         knobs=options_of(Ddp, Exchange, without="init_sync", compression=COMPRESSIONS[1:]) | TORCHRUN,
         single=({"gradient_as_bucket_view": True}, {"bucket_cap_mb": 5.0}, {"overlap": False}),
@@ -121,13 +121,13 @@ MODES = {
         norm_buffers="leaves each rank its own, and they drift apart",
     ),
     "local": ModeInfo(
-        "each rank steps alone, weights averaged every few steps: NOT the same update",
+        "each rank steps separately, weights averaged every few steps: NOT the same update",
         Look("#F0E442", "---", "h", (0, (4, 2, 1, 2))), ("torchrun", "spawn"), on_request=True, same_update=False,
         knobs=options_of(Local) | {"sync": None} | TORCHRUN, sweep={"local_steps": (1, 2, 4, 8, 16)},
         norm_buffers="averages them with the weights",
     ),
     "independent": ModeInfo(
-        "one process per device, no communication: the upper bound", Look("#CC79A7", "xxx", "v", ":"),
+        "one process per device, no communication: a baseline", Look("#CC79A7", "xxx", "v", ":"),
         ("torchrun", "spawn"), baseline=True, knobs=TORCHRUN,
     ),
 }  # fmt: skip

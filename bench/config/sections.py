@@ -34,20 +34,21 @@ CACHE = "~/.cache/data-parallel-bench/data"
 class Model:
     """Model and initial weights."""
 
-    model: str | None = option(None, "of torchvision (cpu: resnet18, gpu: resnet50), timm:NAME, keras:NAME, gpt, or "
-        f"your own as {own.FORM}")
-    layers: int | None = option(None, "gpt: blocks (cpu: 2, gpu: 12)", flag="num_layers", minimum=1, advanced=True)
+    model: str | None = option(None, "a torchvision model (cpu: resnet18, gpu: resnet50), timm:NAME, keras:NAME, gpt, "
+        f"or your own as {own.FORM}")
+    layers: int | None = option(None, "gpt: transformer blocks (cpu: 2, gpu: 12)", flag="num_layers", minimum=1,
+        advanced=True)
     width: int | None = option(None, "gpt: embedding dimension (cpu: 64, gpu: 768)", flag="embed_dim", minimum=1,
         advanced=True)
-    heads: int | None = option(None, "gpt: heads of attention, a divisor of EMBED_DIM (cpu: 2, gpu: 12)",
+    heads: int | None = option(None, "gpt: attention heads, a divisor of EMBED_DIM (cpu: 2, gpu: 12)",
         flag="num_heads", minimum=1, advanced=True)
-    norm: str = option("batch", "'group': group norm of up to 8 groups, each image for itself; 'none': every batch "
+    norm: str = option("batch", "'group': group norm of up to 8 groups; 'none': every batch "
         "norm becomes a scale and a shift; 'sync': over the global batch", choices=NORMS, advanced=True)
-    bn_momentum: float | None = option(None, "momentum of batch norm's running statistics: the newest batch's share "
+    bn_momentum: float | None = option(None, "momentum of batch norm's running statistics: weight of the newest batch "
         "(0.1)", exclusive_minimum=0, maximum=1, advanced=True)
     pretrained: str | None = option(None, "initial weights: a file, one key of it as in a.pt#ema, or torchvision",
         path=True)
-    freeze: str | None = option(None, "parameters that are not trained, as in conv1*,layer1*; all but fc*: not:fc*",
+    freeze: str | None = option(None, "parameters to freeze, as in conv1*,layer1*; all except fc*: not:fc*",
         advanced=True)
     train_only: str | None = option(None, flag="freeze", within="freeze", form="not:{}")
 
@@ -57,20 +58,20 @@ class Data:
     """Data and its loader."""
 
     data: str | None = option(None, f"{', '.join(data_sets.choices())} (cpu: digits, gpu: synthetic)")
-    val_labels: str | None = option(None, "labels file of a val without class folders, as ImageNet's (by name, in the "
-        "data's folder)", path=True, advanced=True)
+    val_labels: str | None = option(None, "labels file for a val without class folders, as ImageNet's (found by name "
+        "in the data's folder)", path=True, advanced=True)
     image_size: int | None = option(None, "pixels per side (by data; digits 16, photographs cpu 64, gpu 224)",
         minimum=8)
     context: int | None = option(None, "bytes in a sequence, for DATA=stdlib (cpu: 64, gpu: 1024)", minimum=2,
         advanced=True)
     augment: bool | None = option(None, "random crops and flips in training (digits, synthetic: 0; others: 1)")
-    in_memory: bool | None = option(None, "decode every image once and hold it (by size)", flag="cache_images",
-        advanced=True)
-    skip_bad: bool = option(False, "leave out images that cannot be read, and count them; without it they are an error",
+    in_memory: bool | None = option(None, "decode every image once and keep it in memory (by size)",
+        flag="cache_images", advanced=True)
+    skip_bad: bool = option(False, "skip and count images that cannot be read; 0: they are an error",
         advanced=True)
     decode: str = option("cpu", "where JPEGs are decoded: by the loader's workers, or on the GPU by torchvision's "
-        "nvJPEG; auto: on the GPU where that works", choices=DECODES, advanced=True)
-    workers: int | None = option(None, "data loader workers in total, of all processes (files: one per process, gpu: "
+        "nvJPEG; auto: on the GPU if supported", choices=DECODES, advanced=True)
+    workers: int | None = option(None, "data loader workers, total over all processes (files: one per process, gpu: "
         "one per core)", minimum=0)
     storage_ms: float = option(0.0, "simulated wait for storage in the loader, ms per image", minimum=0, advanced=True)
 
@@ -89,13 +90,13 @@ class Recipe:
     nesterov: bool = option(False, flag="optimizer", within="optimizer", form="nesterov")
     weight_decay: float = option(0.0, "weight decay", minimum=0)
     optimizer: str = option("sgd", "optimizer; nesterov: sgd with Nesterov's momentum", choices=OPTIMIZERS)
-    fused: bool | None = option(None, "torch's fused optimizer: the whole step in few kernels (cpu: 0, gpu: 1)",
+    fused: bool | None = option(None, "fused optimizer, with few kernels per step (cpu: 0, gpu: 1)",
         plain=False, advanced=True)
     schedule: str = option("constant", f"learning-rate schedule: {', '.join(SCHEDULES)}; step:30,60,80:0.1 (epochs, "
         "factor), step:every30:0.1, cyclic:30:0.1 (epochs per cycle, lowest over highest)")
     schedule_epochs: float = option(30.0, exclusive_minimum=0, flag="schedule", within="schedule", form="…:{:g}")
     schedule_factor: float = option(0.1, exclusive_minimum=0, flag="schedule", within="schedule", form="…:{:g}")
-    lr_batch: int | None = option(None, "the global batch that LR is meant for: LR is scaled linearly to the run's",
+    lr_batch: int | None = option(None, "reference global batch for LR: LR is scaled linearly to the run's",
         flag="lr_base_batch", minimum=1, advanced=True)
     lr_warmup_steps: int = option(0, "linear warm-up of the learning rate: steps, as in 500, or epochs, as in 5e",
         flag="lr_warmup", minimum=0)
@@ -104,14 +105,14 @@ class Recipe:
     clip_norm: float | None = option(None, "clip the gradient's norm to this", exclusive_minimum=0, advanced=True)
     loss_guard: float | None = option(None, "all ranks skip a step whose loss is not finite, or above this many times "
         "its running mean", exclusive_minimum=1, advanced=True)
-    ema: float | None = option(None, "keep an exponential moving average of the weights, too: its decay per step, as "
+    ema: float | None = option(None, "also keep an exponential moving average of the weights: its decay per step, as "
         "in 0.999", exclusive_minimum=0, trains=True, advanced=True)
-    swa: int | None = option(None, "keep the mean of the weights after this epoch and each after it, too (SWA)",
+    swa: int | None = option(None, "also keep the mean of the weights from this epoch on (SWA)",
         minimum=1, trains=True, advanced=True)
     precision: str | None = option(None,
         "precision of the step (cpu: fp32; gpu: bf16, or fp16 before Ampere)", choices=PRECISIONS, plain="fp32")
-    plain: bool = option(False, "GPUs: what is not given is as in plain PyTorch: fp32 without TF32, N C H W, no search "
-        "by cuDNN, no fused optimizer, BATCH=64", flag="torch_defaults", advanced=True)
+    plain: bool = option(False, "GPUs: defaults as in plain PyTorch: fp32 without TF32, N C H W, no cuDNN benchmark, "
+        "no fused optimizer, BATCH=64", flag="torch_defaults", advanced=True)
     seed: int = option(0, "seed of weights, data order and augmentation", minimum=0)
 
 
@@ -128,9 +129,9 @@ class Execution:
     """Execution on a device: memory format, cuDNN, compiler."""
 
     tuned: bool = option(False, "backend options and batch size that hide communication")
-    channels_last: bool | None = option(None, "images and weights in memory as N H W C (cpu: 0; gpu: 1 but in fp32)",
+    channels_last: bool | None = option(None, "channels-last memory format, N H W C (cpu: 0; gpu: 1 except in fp32)",
         plain=False, advanced=True)
-    cudnn_benchmark: bool | None = option(None, "cuDNN tries its algorithms at the first steps and keeps the fastest "
+    cudnn_benchmark: bool | None = option(None, "benchmark cuDNN algorithms in the first steps and use the fastest "
         "(cpu: 0, gpu: 1)", plain=False, advanced=True)
     compile: bool = option(False, f"torch.compile the model: 1, or its mode: {', '.join(COMPILE_MODES)}")
     compile_mode: str | None = option(None, "the mode of torch.compile that COMPILE names", flag="compile",
@@ -160,7 +161,7 @@ class Ddp:
 
 @dataclass(frozen=True)
 class Horovod:
-    """Horovod's engine: fusion, cycle, Adasum."""
+    """Horovod: fusion, cycle, Adasum."""
 
     fusion_mb: float | None = option(None, "horovod: fusion buffer in MiB, HOROVOD_FUSION_THRESHOLD (128)", minimum=0)
     cycle_time_ms: float | None = option(None, "horovod: cycle time in ms, HOROVOD_CYCLE_TIME (1)", exclusive_minimum=0)
@@ -176,19 +177,19 @@ class Fsdp:
 
     reshard: bool = option(True, "fsdp: a block's weights are freed after its forward pass; 0: kept until its backward "
         "pass", flag="reshard_after_forward")
-    prefetch: int | None = option(None, "fsdp: gather the weights of so many blocks ahead (backward 1, forward 0)",
+    prefetch: int | None = option(None, "fsdp: number of blocks to gather ahead (backward 1, forward 0)",
         flag="prefetch_blocks", minimum=1)
-    param_dtype: str | None = option(None, "fsdp: MixedPrecisionPolicy(param_dtype=): the weights are gathered in this "
-        "type, that of PRECISION, and batch norms in fp32 (all in fp32)", choices=SHORT)
-    reduce_dtype: str | None = option(None, "fsdp: MixedPrecisionPolicy(reduce_dtype=): gradients are reduced in this "
-        "type (as PARAM_DTYPE; without it fp32)", choices=("fp32", *SHORT))
+    param_dtype: str | None = option(None, "fsdp: MixedPrecisionPolicy(param_dtype=): type in which weights are "
+        "gathered, the same as PRECISION; batch norms stay in fp32 (all in fp32)", choices=SHORT)
+    reduce_dtype: str | None = option(None, "fsdp: MixedPrecisionPolicy(reduce_dtype=): type in which gradients are "
+        "reduced (PARAM_DTYPE, or fp32)", choices=("fp32", *SHORT))
 
 
 @dataclass(frozen=True)
 class Local:
     """Averaging of weights (local)."""
 
-    local_steps: int = option(4, "local: steps that each rank takes alone before the weights are averaged", minimum=1)
+    local_steps: int = option(4, "local: steps of each rank between two averagings of the weights", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -211,13 +212,13 @@ class Measuring:
         maximum=MOST_STEPS)
     timed_steps: int | None = option(None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1,
         maximum=MOST_STEPS)
-    val_batch: int | None = option(None, "images per device per forward pass of a validation (BATCH)", minimum=1,
+    val_batch: int | None = option(None, "per-device batch size of a validation (BATCH)", minimum=1,
         trains=True, advanced=True)
-    profile: bool = option(False, "torch.profiler around one more step; its timeline goes into the record")
-    memory: bool | None = option(None, "record the allocations of one more step: what fills the memory at its peak "
+    profile: bool = option(False, "profile one more step with torch.profiler; the record contains its timeline")
+    memory: bool | None = option(None, "record the allocations of one more step: memory at its peak, by kind "
         "(cpu: 0, gpu: 1; with EPOCHS 0)", plain=False, advanced=True)
     watch: bool = option(False, "check the run for known mistakes; slows untimed steps")
-    replicas: bool = option(False, "record the distance between the replicas after every step, and each one's accuracy",
+    replicas: bool = option(False, "record the distance between replicas after every step, and the accuracy of each",
         advanced=True)
     snapshots: str | None = option(None, "save weights after these steps, as in 1,5,20 (what verify compares)",
         advanced=True)
@@ -236,13 +237,13 @@ class Resources:
     dist_url: str | None = option(None, "rendezvous: tcp://HOST:PORT, or file:///PATH (spawn only)", advanced=True)
     hosts: str | None = option(None, "machines with their number of devices: node1:4,node2:4; a file of such lines; or "
         "slurm", variable="BENCH_HOSTS")
-    remote: str | None = option(None, f"what runs a command on one of HOSTS ({SSH}; slurm: srun)",
+    remote: str | None = option(None, f"command that runs another one on one of HOSTS ({SSH}; slurm: srun)",
         variable="BENCH_REMOTE", advanced=True)
-    iface: str | None = option(None, "network interface by which HOSTS talk (the one of the route to the first of "
+    iface: str | None = option(None, "network interface that connects HOSTS (that of the route to the first of "
         "them)", variable="BENCH_IFACE", advanced=True)
-    elastic: int = option(0, "go on when ranks or machines are lost, on this many devices at least, GPUS at most",
+    elastic: int = option(0, "elastic training: minimum number of devices; continue if ranks or machines are lost",
         flag="min_devices", minimum=0, trains=True, advanced=True)
-    restarts: int = option(3, "with MIN_DEVICES: how many interruptions a run survives", minimum=0, trains=True,
+    restarts: int = option(3, "with MIN_DEVICES: number of interruptions that a run survives", minimum=0, trains=True,
         advanced=True)
 
 
@@ -251,10 +252,11 @@ class Files:
     """Files."""
 
     out: str = option("results/runs", "folder for run folders", path=True)
-    data_dir: str = option(CACHE, "where data sets are looked for, downloaded and staged", path=True, advanced=True)
+    data_dir: str = option(CACHE, "folder for data sets: found, downloaded and staged there", path=True,
+        advanced=True)
     resume: str | None = option(None, "resume from a checkpoint: a file, a run's folder, or a folder of runs",
         path=True, trains=True)
-    trust: bool = option(False, "read a weights file that can execute code (pickle)", flag="allow_pickle",
+    trust: bool = option(False, "load weights files that can execute code (pickle)", flag="allow_pickle",
         advanced=True)
 
 
@@ -262,22 +264,22 @@ class Files:
 class Besides:
     """Progress, validation, checkpoints, trackers."""
 
-    print_every: int | None = option(None, "a line of progress every so many steps (default: every 5 s and 10th of the "
-        "steps)", minimum=1, advanced=True)
+    print_every: int | None = option(None, "print progress every N steps (default: every 5 s and 10th of the steps)",
+        minimum=1, advanced=True)
     evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED", trains=True)
     target: float | None = option(None,
         "measure the time to this accuracy, as in 0.98, or value of the workload's metric", exclusive_minimum=0,
         trains=True)
-    peak_tflops: float | None = option(None, "what one device can compute at most, TFLOP/s, for the model FLOPs "
-        "utilisation of gpt (GPUs: by a table of makers' data)", exclusive_minimum=0, advanced=True)
+    peak_tflops: float | None = option(None, "peak of one device, TFLOP/s, for the model FLOPs utilisation of gpt "
+        "(GPUs: from a table of vendors' data)", exclusive_minimum=0, advanced=True)
     baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)", advanced=True)
     checkpoint: bool | None = option(None, "write checkpoints after every epoch (with EPOCHS: 1)", trains=True)
-    checkpoint_steps: int | None = option(None, "and a checkpoint every this many steps", minimum=1, trains=True,
+    checkpoint_steps: int | None = option(None, "also write a checkpoint every N steps", minimum=1, trains=True,
         advanced=True)
-    keep: str | None = option(None, "keep the epochs' own checkpoints, too: 'all', or the newest n",
+    keep: str | None = option(None, "also keep a checkpoint per epoch: 'all', or the newest N",
         flag="keep_checkpoints", trains=True, advanced=True)
     track: str = option("none", "log to a tracker, offline (rank 0)", choices=TRACKERS, trains=True, advanced=True)
-    copy_to: str | None = option(None, "URL to which the run's folder is copied at the end", path=True, trains=True,
+    copy_to: str | None = option(None, "URL to copy the run's folder to at the end", path=True, trains=True,
         advanced=True)
 
 

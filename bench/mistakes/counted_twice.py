@@ -3,7 +3,7 @@ from bench.mistakes.base import Evidence, mistake
 
 @mistake(
     "validation examples counted more than once",
-    "the figure weights some examples more than others, and changes with the number of ranks",
+    "the metric weights some examples more than others, and changes with the number of ranks",
     "shard validation without padding (every N-th example), or drop the padding before counting",
     needs="reported val_images|validations",
 )

@@ -3,9 +3,9 @@ from bench.mistakes.unsynced_init import LOCAL_SGD, averaged, first_apart_outsid
 
 
 @mistake(
-    "replicas that start from the same weights and go apart",
-    "the replicas are different models from here on, and the one that is saved is none that was validated together",
-    "let every gradient be exchanged, step on every rank alike, and change weights on all ranks or on none",
+    "replicas that start from the same weights and diverge",
+    "the replicas are different models from here on, and the saved one is not what the ranks validated together",
+    "exchange every gradient, take the same steps on every rank, and change weights on all ranks or on none",
     needs="end",
     explains=("other-replica",),
     recorded=True,

@@ -5,8 +5,8 @@ from bench.mistakes.unsynced_init import unsynced_init
 
 
 @mistake(
-    "other contents loaded on each rank",
-    "the replicas go on from different weights or optimizer states, and drift apart",
+    "different contents loaded on each rank",
+    "the replicas continue from different weights or optimizer states, and drift apart",
     "call dist.barrier() between the save on rank 0 and the loads, or load on rank 0 and broadcast",
     needs="contents",
     explains=("drift", "other-replica", "unsynced-init"),

@@ -3,7 +3,7 @@ from bench.mistakes.base import mistake
 
 @mistake(
     "learning rates that differ by rank",
-    "equal gradients are steps of different lengths: the replicas go apart",
+    "equal gradients give steps of different lengths: the replicas diverge",
     "step the schedule on every rank, with a loss that is the same on all (all_reduce it first)",
     needs="rates",
     explains=("drift", "other-replica"),

@@ -38,14 +38,14 @@ def most_writers(record, observed) -> int | None:
 
 @mistake(
     "several ranks write one file",
-    "the file is that of the last writer, or a mixture that cannot be read",
-    "write on rank 0 alone, under a temporary name, then rename",
+    "the file is the last writer's, or a mixture that cannot be read",
+    "write only on rank 0, under a temporary name, then rename",
     needs="writers",
     overrides={"save": save},
     requires=(SEVERAL_PROCESSES, EPOCHS, CHECKPOINTS),
     lab=Lab(
         "Whose is a checkpoint that every rank writes?",
-        "Mostly nothing is seen. Now and then a job cannot be resumed, or goes on a little worse than it was.",
+        "Mostly nothing is seen. Now and then a job cannot be resumed, or continues a little worse than before.",
         (Measure("ranks that write the same file", most_writers, "up", ".0f"),),
         workload={"checkpoint": True},
         shows="files",

@@ -3,7 +3,7 @@ from bench.mistakes.base import Evidence, mistake
 
 @mistake(
     "a model validated in training mode",
-    "dropout drops, and batch norm normalises by each batch: the figure depends on the batch size and the order; the "
+    "dropout drops, and batch norm normalises by each batch: the metric depends on the batch size and the order; the "
     "running statistics take in the validation set, and so does the model that is saved",
     "call model.eval() before the validation and model.train() after it; torch.no_grad() does neither",
     needs="eval_mode",

@@ -5,7 +5,7 @@ from bench.mistakes.unsynced_init import averaged, outside
 
 @mistake(
     "gradients that are not exchanged",
-    "every rank trains a model of its own on its share of the data; one of them is kept, and the others' work is lost",
+    "every rank trains a separate model on its share of the data; one of them is kept, and the others' work is lost",
     "wrap the model in DistributedDataParallel and call the wrapper (not .module), or use hvd.DistributedOptimizer",
     needs="gradient exchanged",
     explains=("drift", "other-replica"),

@@ -3,7 +3,7 @@ from bench.mistakes.base import mistake
 
 @mistake(
     "several processes, and no process group joined",
-    "every process trains the whole task alone, and writes the same files",
+    "every process trains the whole task by itself, and writes the same files",
     "call dist.init_process_group or hvd.init before the model is wrapped, or start one process",
     needs="group",
     explains=("lost-remainder", "lr-not-scaled", "many-writers"),

@@ -72,6 +72,6 @@ def no_reshuffle(observed: dict) -> str | Evidence | None:
         return evidence + (f" ({sampler['kind']} was in epoch {told[0]} each time)" if told else "")
     called = f"; set_epoch was called with {numbers(told)}" if sampler["set_epoch"] else ""
     return Evidence(
-        evidence + called, title="a sampler that shuffles alike in every epoch",
+        evidence + called, title="a sampler that shuffles the same way in every epoch",
         remedy="let the order depend on the epoch: seed its generator with seed + epoch, and seed it once",
     )  # fmt: skip

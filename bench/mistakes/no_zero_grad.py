@@ -3,7 +3,7 @@ from bench.mistakes.base import mistake, some
 
 @mistake(
     "gradients that are not zeroed between two steps",
-    "each step has the sum of all gradients since they were zeroed last: it is longer than meant, in an old direction",
+    "each step uses the sum of all gradients since the last zeroing: it is longer than intended, in an old direction",
     "call zero_grad on every optimizer once per step, before the first backward or after the step",
     needs="zero_grad",
 )

@@ -24,7 +24,7 @@ def own_share(observed: dict, ranks: int) -> Evidence | None:
         return None
     evidence = f"each rank validated a part of {shared[0]['examples']} examples, and the ranks sent each other nothing "
     evidence += "before the training went on or ended"
-    return Evidence(evidence, "is each rank's figure meant to be of its own part?")
+    return Evidence(evidence, "is each rank's metric intended to cover only its own part?")
 
 
 def other_mean(reported: dict, trained: dict | None, ranks: int) -> Evidence | None:
@@ -83,7 +83,7 @@ def spread(record, observed) -> float | None:
 
 @mistake(
     "a rank's own metric called the global one",
-    "the figure is of a part of the validation examples, and differs by rank",
+    "the metric covers a part of the validation examples, and differs by rank",
     "sum the counts over ranks (all_reduce) and divide once",
     needs="reported|validated",
     overrides={"sum_counts": sum_counts},

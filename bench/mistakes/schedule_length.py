@@ -9,7 +9,7 @@ OFTEN = 1.5  # steps of a schedule per optimizer step, from where on they are to
 ZEROS = 0.05  # share of the optimizer steps with a learning rate of 0, from where on it is a question
 
 
-ASKS = "does the training end before its schedule, or go on after it, on purpose?"
+ASKS = "does the training end before its schedule, or continue after it, on purpose?"
 
 
 TRENDS = {
@@ -31,8 +31,8 @@ def misfit(schedule: dict, steps: int) -> str | None:
 
 
 @mistake(
-    "a learning-rate schedule of another length than the training",
-    "the learning rate does not anneal, or the training goes on with a rate that was not meant",
+    "a learning-rate schedule whose length differs from the training's",
+    "the learning rate does not anneal, or the training continues with an unintended rate",
     "make the schedule for the optimizer steps that one rank takes (epochs × len(loader) with the DistributedSampler, "
     "over the passes of an accumulation), and step it once per optimizer step, or once per epoch if it counts epochs",
     needs="schedules",

@@ -21,7 +21,7 @@ def filled(record, observed) -> float | None:
 
 @mistake(
     "a checkpoint loaded with strict=False, its keys prefixed with module.",
-    "no key fits, nothing is loaded, nothing says so: training begins from random weights",
+    "no key fits, nothing is loaded, and there is no error: training begins from random weights",
     "load strictly; save model.module.state_dict(), or strip the prefix",
     needs="loads",
     overrides={"build_model": model_of_prefixed_weights},

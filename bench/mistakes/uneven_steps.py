@@ -41,7 +41,7 @@ def listed(values) -> str:
 
 @mistake(
     "ranks with different numbers of steps, or of examples per step",
-    "from the end of the shorter epoch on, a rank's step is exchanged with another one's, or waits for ever",
+    "after the shorter epoch ends, a rank's step is exchanged with a different step, or waits forever",
     "give all ranks the same number of batches (DistributedSampler, drop_last), or train under Join",
     needs="steps",
     explains=("rank0-collective",),

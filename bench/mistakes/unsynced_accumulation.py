@@ -5,7 +5,7 @@ from bench.mistakes.unsynced_init import averaged
 
 @mistake(
     "the last pass of an accumulation is not exchanged",
-    "each rank steps with its own sum of gradients, and the replicas go apart",
+    "each rank steps with its own sum of gradients, and the replicas diverge",
     "run the last forward before a step outside no_sync; if you set require_backward_grad_sync yourself, set it before "
     "that forward, where DistributedDataParallel reads it",
     needs="passes",

@@ -3,7 +3,7 @@ from bench.mistakes.base import Evidence, mistake, some
 
 @mistake(
     "buffers that differ by rank when the model is evaluated",
-    "each rank evaluates another model: a result over all ranks is that of none of them, nor of the one that is saved",
+    "each rank evaluates a different model: a result over all ranks belongs to none of them, nor to the saved one",
     "average the buffers over the ranks before the evaluation, evaluate through a DistributedDataParallel that "
     "broadcasts its buffers (the default), or convert the batch norms by nn.SyncBatchNorm.convert_sync_batchnorm",
     needs="evaluation",
@@ -15,5 +15,5 @@ def unsynced_buffers(observed: dict) -> Evidence | None:
     return Evidence(
         f"{seen['ranks']} ranks evaluated the model after step {seen['apart_at']} with different values in "
         f"{len(seen['buffers'])} buffers: {some(seen['buffers'])}",
-        "is each rank's result meant to be that of its own buffers?",
+        "is each rank's result intended to use its own buffers?",
     )

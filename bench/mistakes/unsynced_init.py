@@ -1,7 +1,7 @@
 from bench.mistakes.base import Evidence, Lab, mistake, some
 from bench.mistakes.measures import LOSS, METRIC, Measure
 
-OUTSIDE_CONSEQUENCE = "every rank trains values of its own there, and a checkpoint holds those of one rank"
+OUTSIDE_CONSEQUENCE = "every rank trains its own values there, and a checkpoint has those of one rank"
 
 
 OUTSIDE_REMEDY = (
@@ -42,7 +42,7 @@ def different_models(record, observed) -> int | None:
 
 @mistake(
     "replicas that do not start from the same weights",
-    "every rank trains a model of its own with the gradients of all, and the one that is saved suits none of them",
+    "every rank trains a different model with the gradients of all, and the saved one fits none of them",
     "wrap the model in DistributedDataParallel, which broadcasts weights unless init_sync=False; under Horovod call "
     "broadcast_parameters before the first step",
     needs="start",

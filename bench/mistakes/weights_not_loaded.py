@@ -3,9 +3,9 @@ from bench.mistakes.base import Evidence, mistake
 
 @mistake(
     "a checkpoint that is read and not loaded",
-    "the training goes on from the checkpoint's epoch, or from its learning rate, with weights that were drawn anew",
+    "the training continues from the checkpoint's epoch, or from its learning rate, with new random weights",
     'call model.load_state_dict(checkpoint["model"]), which is a method: model.state_dict = … replaces it and loads '
-    "nothing; load before the epochs go on",
+    "nothing; load before the epochs continue",
     needs="unloaded",
 )
 def weights_not_loaded(observed: dict) -> str | Evidence | None:

@@ -390,7 +390,7 @@ def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str,
     seen = [name for name in mistakes.DETECTED if name not in said]
     lines = [f"known mistakes found: {len(wrong)}"]
     lines += [line for finding in wrong for line in finding.lines()]
-    lines += [f"asked, for it may be meant so: {len(asked)}"] if asked else []
+    lines += [f"possible mistakes (confirm, or pass expect=): {len(asked)}"] if asked else []
     lines += [line for finding in asked for line in finding.lines()]
     lines += [f"expected: {', '.join(meant)}"] if meant else []
     lines += [f"looked for, clean: {', '.join(seen)}"] if seen else []

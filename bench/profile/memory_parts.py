@@ -14,28 +14,28 @@ WORKSPACE = "workspace"
 # What tensors are for, in the order of a table.
 TENSORS = {
     "weights": "the parameters",
-    "gathered": "where a device keeps a part of each weight: whole weights of the blocks that compute at the moment, "
-    "and the pieces in which they come and gradients go",
-    "buffers": "batch norm's running statistics, and what else a model keeps besides its parameters",
-    "gradients": "one number for each trained parameter, as far as they are there at the peak",
+    "gathered": "with sharded weights: whole weights of the blocks that compute at the moment, and the pieces in which "
+    "weights arrive and gradients leave",
+    "buffers": "batch norm's running statistics, and the model's other buffers",
+    "gradients": "one number for each trained parameter, if it exists at the peak",
     "optimizer state": "momentum: one number for each trained parameter; Adam: two",
-    "buckets": "the engine's own copy of the gradients, from which they are sent",
-    "replicas": "DataParallel's copies of the model, made anew every step",
-    "averages": "of the weights, kept beside them (EMA, SWA)",
-    "data": "a training set that lies on the device for the whole run",
-    "images": "the batch; under DataParallel that of all devices is on device 0",
-    "outputs": "what DataParallel gathers on device 0, with its gradient",
-    "activations": "what the forward pass keeps for the backward pass, and temporaries",
-    "kept": "what else is there before the step and after it",
-    WORKSPACE: "by how much a CPU's kernels raise the peak with memory that comes and goes within one operation; it "
-    "depends on the library and the CPU, so no prediction has it. A GPU's is among the activations",
+    "buckets": "DDP's or Horovod's copy of the gradients, from which they are sent",
+    "replicas": "DataParallel's copies of the model, made again in every step",
+    "averages": "averages of the weights (EMA, SWA)",
+    "data": "a training set that is on the device for the whole run",
+    "images": "the batch; under DataParallel the batches of all devices are on device 0",
+    "outputs": "the outputs that DataParallel gathers on device 0, with their gradient",
+    "activations": "tensors that the forward pass keeps for the backward pass, and temporaries",
+    "kept": "other memory that exists before and after the step",
+    WORKSPACE: "how much a CPU's kernels raise the peak with memory that they allocate and free within one operation; "
+    "it depends on the library and the CPU, so it is not predicted. On a GPU it is part of the activations",
 }
 CACHE, CONTEXT, OTHERS = "cache", "context, libraries", "other processes"
 # What a GPU's memory holds besides, as differences: of torch's reserved, NVML's process and NVML's device.
 BESIDES = {
-    CACHE: "what torch's allocator holds and no tensor fills",
-    CONTEXT: "the process besides torch's allocator: CUDA context, kernels, NCCL, cuDNN",
-    OTHERS: "the device besides this process",
+    CACHE: "memory that torch's allocator holds and no tensor uses",
+    CONTEXT: "the process outside torch's allocator: CUDA context, kernels, NCCL, cuDNN",
+    OTHERS: "other processes on the device",
 }
 SOON_NS = 50_000  # within which two clocks may be apart, and no memory comes, goes and comes again
 

@@ -75,7 +75,7 @@ def more(f: dataclasses.Field) -> Iterator[str]:
     if f.metadata["above"] is not None:
         yield f"[> {f.metadata['above']:g}]"
     if f.name in KNOBS:
-        yield f"({', '.join(name for name, info in MODES.items() if f.name in info.knobs)} alone)"
+        yield f"(only {', '.join(name for name, info in MODES.items() if f.name in info.knobs)})"
 
 
 def modes() -> str:
@@ -83,7 +83,7 @@ def modes() -> str:
     for name, info in MODES.items():
         own = ", ".join(dict.fromkeys(f"`{variable_of(FIELDS[knob])}`" for knob in info.knobs))
         rows.append([f"`{name}`", info.summary, " or ".join(info.launchers), own])
-    head = [("`MODE`", False), ("what it is", False), ("started by", False), ("its own options", False)]
+    head = [("`MODE`", False), ("what it is", False), ("launcher", False), ("backend options", False)]
     return markdown.table(head, rows)
 
 
@@ -93,7 +93,7 @@ def data_sets() -> str:
         size = info.image_size or ("by device" if info.workload == "images" else "")
         rows.append([f"`{name}{':PATH' if info.path else ''}`", str(info.train_examples or ""), str(size),
                      "yes" if info.augment else "no", "yes" if info.validation else "no"])  # fmt: skip
-    head = [("`DATA`", False), ("training examples", True), ("image size", True), ("augmented unless asked", False),
+    head = [("`DATA`", False), ("training examples", True), ("image size", True), ("augmented by default", False),
             ("held-out set", False)]  # fmt: skip
     return markdown.table(head, rows)
 
@@ -102,9 +102,9 @@ def mistakes() -> str:
     rows = []
     for mistake in DETECTED.values():
         switch = " ".join(f"`{in_words(FIELDS[name], value)}`" for name, value in mistake.wrong.items())
-        made = switch if mistake.lab else "not: a Watch sees it" if mistake.watched else "not: it is detected alone"
+        made = switch if mistake.lab else "(detected by a Watch)" if mistake.watched else "(only detected)"
         rows.append([f"`{mistake.name}`", mistake.title, made, mistake.consequence, mistake.remedy])
-    head = [("name", False), ("the mistake", False), ("made on purpose by", False), ("what comes of it", False),
+    head = [("name", False), ("the mistake", False), ("how to make it", False), ("consequence", False),
             ("what to do", False)]  # fmt: skip
     return markdown.table(head, rows)
 

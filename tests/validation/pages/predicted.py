@@ -35,11 +35,11 @@ def measured(path: Path) -> str:
                      f"{predicted:.1f}", f"{seen:.1f}", f"{100 * (predicted / seen - 1):+.1f} %",
                      f"{workspace:.1f}"])  # fmt: skip
     head = [("mode, devices", False), ("options", False), ("gradients and activations, predicted", True),
-            ("measured, MiB", True), ("all, predicted", True), ("measured, MiB", True), ("off by", True),
-            ("workspaces besides, measured, MiB", True)]  # fmt: skip
+            ("measured, MiB", True), ("all, predicted", True), ("measured, MiB", True), ("error", True),
+            ("workspaces (not predicted), measured, MiB", True)]  # fmt: skip
     where, versions = found["environment"]["machine"], found["environment"]["versions"]
     return (
-        f"{len(rows)} runs, one each (n = 1), off by {100 * worst:.1f} % at most. CPU only: {where['cpu_model']}, "
+        f"{len(rows)} runs, one each (n = 1), error at most {100 * worst:.1f} %. CPU only: {where['cpu_model']}, "
         f"{cores_in_words(where['usable_cores'])}; python {versions['python']}, torch {versions['torch']}. Of "
-        f"several processes the one that is off most.\n\n{markdown.table(head, rows)}"
+        f"several processes, the one with the largest error.\n\n{markdown.table(head, rows)}"
     )

@@ -24,7 +24,7 @@ def scripts(path: Path) -> str:
     head = [("mistake", False), ("what it is", False), ("scripts with it", True), ("as expected", True)]
     lines.append("\n" + markdown.table(head, each))
     unseen = [[row["about"], row["cannot"]] for row in rows if row["cannot"]]
-    lines.append("What no Watch can see, and why:\n\n" + markdown.table([("script", False), ("why", False)], unseen))
+    lines.append("What no Watch can detect, and why:\n\n" + markdown.table([("script", False), ("why", False)], unseen))
     return "\n".join(lines)
 
 
@@ -34,9 +34,9 @@ def published(path: Path) -> str:
     rows = []
     for row in table["rows"]:
         said = [f"`{name}`" for name in row["found"]] + [f"`{name}`?" for name in row["asked"]]
-        planted = f"with `{row['planted']}` planted" if row["planted"] else "as it is"
+        planted = f"with `{row['planted']}` planted" if row["planted"] else "unchanged"
         rows.append([f"{row['script']} (`{row['file']}` at {row['commit']})", planted, ", ".join(said) or "nothing"])
-    head = [("script", False), ("", False), ("found, or asked (?)", False)]
+    head = [("script", False), ("", False), ("found, or possible (?)", False)]
     return f"{machine(table)}\n\n{markdown.table(head, rows)}"
 
 
