@@ -21,7 +21,8 @@ from bench.files import PROJECT
 
 HISTORY = ("CHANGELOG.md", "NOTES.md")  # they describe what was
 WORDS = [line.split("\t") for line in Path(__file__).with_suffix(".tsv").read_text().splitlines() if "\t" in line]
-PATTERNS = [(re.compile(rf"(?<![\w.=/-]){pattern}(?![\w=/-])", re.IGNORECASE), better) for pattern, better in WORDS]
+WHOLE = r"""(?<![\w.=/"'-])(?:%s)(?![\w=/"-])"""
+PATTERNS = [(re.compile(WHOLE % pattern, re.IGNORECASE), better) for pattern, better in WORDS]
 ALL = re.compile("|".join(pattern.pattern for pattern, _ in PATTERNS), re.IGNORECASE)
 CODE = re.compile(
     r"^( *)(```+|~~~+).*?^\1\2 *$|(`+)[^`].*?\3|\]\([^)\n]*\)|<!--.*?-->|https?://\S+", re.MULTILINE | re.DOTALL
