@@ -116,7 +116,7 @@ def claim() -> str:
 def sample() -> str:
     """What `make bench MODE=ddp GPUS=4` printed on the reference machine."""
     record, others = reference_page.single_run(REFERENCE / MACHINE)
-    console = Console(file=io.StringIO(), width=120, highlight=False, markup=False)
+    console = Console(file=io.StringIO(), width=126, highlight=False, markup=False)
     announce(console, record.config)
     print_run(console, record, others)
     lines = "\n".join(text.rstrip() for text in console.file.getvalue().splitlines())
