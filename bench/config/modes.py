@@ -25,7 +25,7 @@ class ModeInfo:
     look: Look
     launchers: tuple[str, ...]  # that can start it, the default first
     one_process: bool = False  # on all devices
-    baseline: bool = False  # the no-communication upper bound, and no way to train
+    baseline: bool = False  # the no-communication baseline, and no way to train
     max_devices: int | None = None
     needs: str | None = None  # a package beyond torch
     sync_norm: bool = True  # it takes NORM=sync

@@ -58,7 +58,7 @@ MOST = 4
 MAX_GPUS = {"--max-gpus": {"help": f"up to this many [{MOST}; all of HOSTS]", "read": whole_number(2)}}
 WEAK = Study(
     "weak", "compare scaling", "Weak scaling", "How much more is done with more devices, the batch of each fixed?",
-    "weak and strong scaling of every mode, with the no-communication upper bound", plans,
+    "weak and strong scaling of every mode, with the no-communication baseline", plans,
     example="MAX_GPUS=4", folder="scaling", flags=MAX_GPUS | MODES_FLAG, most=True, partial=True,
 )  # fmt: skip
 SOONER = "How much sooner is the same batch done with more devices?"
