@@ -10,6 +10,7 @@ import argparse
 import ast
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix == ".md":
         notes = path.with_name("NOTES.md")  # the page of a machine quotes them
         lines = set(notes.read_text().splitlines()) if notes.exists() else ()
-        yield 1, "\n".join("" if line in lines else line for line in CODE.sub(blank, source).splitlines())
+        yield 1, CODE.sub(blank, "\n".join("" if line in lines else line for line in source.splitlines()))
     elif path.suffix == ".ipynb" and not path.with_suffix(".md").exists():  # else it is made from that
         cells = [cell for cell in json.loads(source)["cells"] if cell["cell_type"] == "markdown"]
         yield from ((1, CODE.sub(blank, "".join(cell["source"]))) for cell in cells)
@@ -91,12 +92,12 @@ def main(argv: list[str] | None = None) -> int:
             lengths = sentences(path.read_text())
             words, number = sum(map(sum, lengths)), sum(map(len, lengths))
             longest = max(map(len, lengths), default=0)
-            print(f"{path.relative_to(PROJECT)}: {words} words, {words / max(number, 1):.1f} per sentence,", end=" ")
-            print(f"at most {longest} sentences in a paragraph")
+            name, average = os.path.relpath(path, PROJECT), words / max(number, 1)
+            print(f"{name}: {words} words, {average:.1f} per sentence, at most {longest} sentences in a paragraph")
         return 0
     found = [(path, *hit) for path in paths if path.name not in HISTORY and path.exists() for hit in hits(path)]
     for path, line, words, better in found:
-        print(f"{path.relative_to(PROJECT)}:{line}: {words} → {better}")
+        print(f"{os.path.relpath(path, PROJECT)}:{line}: {words} → {better}")
     return 1 if found else 0
 
 
