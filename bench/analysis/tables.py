@@ -172,7 +172,7 @@ def pairs_grid(result) -> Grid:
     """The pairs that are judged, each with its interval, and whether its verdict holds when all are judged together."""
     head = [("pair", False), ("ratio", True), ("95 % interval", True), ("Hodges–Lehmann", True),
             ("its interval", True), ("sign-flip p", True), ("n", True), ("verdict", False),
-            ("holds together", False)]  # fmt: skip
+            ("significant after\nHolm correction", False)]  # fmt: skip
     head += [("verdict after", True)] if result.suite.looks else []
     rows = []
     for pair, holds in zip(result.pairs, result.holding(), strict=True):

@@ -20,7 +20,7 @@ from bench.config.modes import MODES, UPPER_BOUNDS
 from bench.record.view import Record
 from bench.studies.unsynced.study import MAIN, RULES, ranks_of, replicas_of
 
-AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics anew"}
+AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics re-estimated"}
 QUOTED = 2.0  # percentage points: the loss that is quoted for ImageNet, without an experiment that can be checked
 TOLERANCE = 0.01  # of the theory: how far a distance may be off
 # Of the distance at the start. The deviation of a smaller distance is relative to this: the rounding of weights in
@@ -282,7 +282,7 @@ def draw_ranks(result):
         "weights and its own buffers; rank 0's is what a checkpoint holds. Average: the mean of the ranks' weights"
     )
     if any(model.name in AVERAGES.values() for model in result.models):
-        key += ", with the mean of their buffers, or with batch norm's statistics estimated anew on the training "
+        key += ", with the mean of their buffers, or with batch norm's statistics re-estimated on the training "
         key += examples
     models, looks = result.models, looks_of(result)
     height = ROW * len(models)

@@ -68,7 +68,7 @@ def test_times_that_are_no_line_are_said_to_be_none():
     for size in made["operations"][1]["sizes"][4:]:  # as where a cache ends
         size["seconds"] = [[4 * s for s in column] for column in size["seconds"]]
     record = networks.checked(made, Path("made-up"))
-    assert "the times are no straight line" in result.fit_line(series_of([record])[1])
+    assert "not on a straight line" in result.fit_line(series_of([record])[1])
 
 
 def test_few_rounds_have_no_interval_and_two_sizes_no_line():
