@@ -128,7 +128,7 @@ def judged(suite: Suite, loaded: bool) -> dict:
 
 
 def replayed(real: list[dict], suites: int, seed: int = 0) -> list[dict]:
-    """So many idle suites and as many loaded ones, whose rounds are drawn from the real ones: beside a load, half of
+    """`suites` idle suites and as many loaded ones, whose rounds are drawn from the real ones: beside a load, half of
     them. The two runs of a round stay together, in either order, with what was measured of the load."""
     rule, found = random.Random(seed), []
     pools = {loaded: [pair for each in real if each["loaded"] is loaded for pair in each["rounds"]]

@@ -34,7 +34,7 @@ from tests.validation.pages import forecast_example, illustrations, manual, refe
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Draw the pictures, write the texts; print each file that has changed, and each suite that is no reference."""
+    """Draw the pictures, write the texts; print each file that has changed, and each suite that is not a reference."""
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
     changed = [*draw(), *write()]
     for path in changed:
@@ -98,7 +98,7 @@ def draw_network(found: list) -> list[Path]:
 
 
 def draw_check() -> list[Path]:
-    """That of the forecast held against emulation."""
+    """That of the forecast compared with emulation."""
     return forecast_check_figure.save(forecast_check.read(manual.FORECAST_CHECK), manual.FORECAST_CHECK)
 
 
@@ -121,7 +121,7 @@ def emulated_places(asked: Asked, folder: Path) -> list[Place]:
 
 
 def draw_published() -> list[Path]:
-    """That of the forecast held against published tables."""
+    """That of the forecast compared with published tables."""
     return forecast_check_figure.save_published(published.judged(published.read()), published.FOLDER)
 
 

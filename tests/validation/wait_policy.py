@@ -63,7 +63,7 @@ def environment(asked, policy: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def busy(count: int):
-    """So many busy loops beside the block."""
+    """Run count busy loops during the block."""
     loops = [subprocess.Popen(BUSY) for _ in range(count)]
     try:
         yield

@@ -1,4 +1,4 @@
-"""The forecast and the advice held against emulation over a list of settings, and the forecast against published
+"""The forecast and the advice compared with emulation over a list of settings, and the forecast with published
 tables: `python -m tests.validation.forecast`.
 
 settings   the list: drawn by a rule with a seed, and divided beforehand into made-with and judged-by

@@ -1,13 +1,13 @@
-"""The forecast held against emulation over a list of settings drawn by a seeded rule: two to three hours.
+"""The forecast compared with emulation over a list of settings drawn by a seeded rule: two to three hours.
 
     python -m tests.validation.forecast FOLDER [--most 5]
     python -m tests.validation.forecast FOLDER --advice
     python -m tests.validation.forecast [FOLDER] --published
 
 FOLDER has profile-MODEL.json of each model; the file and the picture go there, and what is in the file is not emulated
-again. --advice: the first choice of `bench predict mode` on made-up clusters, held against emulation. --published: the
-forecast held against published tables of throughput, without emulation. Exit code 1 where a setting could not be
-emulated; it is tried again the next time.
+again. --advice: the first choice of `bench predict mode` on made-up clusters, compared with emulation. --published: the
+forecast compared with published tables of throughput, without emulation. Exit code 1 where a setting could not be
+emulated; the next call retries it.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.validation.forecast.settings import Setting
 
 START_S = 120.0  # until the ranks have joined, on a busy machine
 SLOWER = 3  # times the expected length: the limit of a setting
-GRACE_S = 40.0  # for an emulation that was told to end
+GRACE_S = 40.0  # for an emulation after it was asked to end
 RECORD = "record: "
 
 
@@ -122,7 +122,7 @@ def emulated(setting: Setting, profile: Profile, folder: Path, out: str | None) 
 
 
 def steady(setting: Setting, profile: Profile, folder: Path, out: str | None) -> dict:
-    """The row of one emulation; of two, the steadier one's, where steps scatter. Raises UserError where it fails."""
+    """The row of one emulation; or of the steadier of two, if steps scatter. Raises UserError if it fails."""
     tries = []
     while not tries or (len(tries) < 2 and result.scatter(tries[0], profile) > result.SCATTER):
         try:

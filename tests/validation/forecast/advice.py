@@ -1,4 +1,4 @@
-"""The advice held against emulation: advice-check.json, beside what the forecast is held against.
+"""The advice compared with emulation: advice-check.json, beside what the forecast is compared with.
 
 From all combinations of models, numbers of nodes and rates those are left out of which a program could not be emulated;
 of the others a rule with a seed draws some clusters. On each, every program that `bench predict mode` may name for it

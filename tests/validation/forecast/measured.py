@@ -1,4 +1,4 @@
-"""The forecast held against real trainings between namespaces of one machine: comparisons that have the upper bound.
+"""The forecast compared with real trainings between namespaces of one machine, with the no-communication baseline.
 
 Nodes share this machine's cores with each other, with the network and with whatever else runs, and a profile was taken
 at another hour. How long their computation takes beside the profile's is measured and not assumed: by the upper bound,

@@ -1,4 +1,4 @@
-"""The forecast held against published tables of throughput: each from its own row of one device.
+"""The forecast compared with published tables of throughput: each from its own row of one device.
 
 A table (results/published) has rows of one device and rows of many. A row of one device says how long a step is; how
 it divides follows from the model alone, whose file (results/published/models) has each layer's multiplications:
@@ -36,7 +36,7 @@ PARTS = ("title", "source", "seen", "stated", "assumed", "left out")  # of a tab
 @dataclass(frozen=True)
 class Row:
     """One throughput. link, inside: as LINK and LINK_INSIDE; "" where nothing is sent there. heads: "tcp" where the
-    heads of TCP and Ethernet are sent besides, "none" where not."""
+    heads of TCP and Ethernet are sent, too, "none" where not."""
 
     program: str
     model: str

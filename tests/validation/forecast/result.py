@@ -95,7 +95,7 @@ def mean_of(rows: list[dict]) -> dict:
 
 
 def scatter(row: dict, profile: Profile) -> float:
-    """How far apart the steps are, each over what is predicted of it: on a quiet machine they are nearly equal."""
+    """How far apart the steps are, each over what is predicted of it: on an idle machine they are nearly equal."""
     ratios = [seconds / said for seconds, said in zip(row["steps_s"], predicted_s(row, profile), strict=True)]
     return (max(ratios) - min(ratios)) / statistics.median(ratios)
 

@@ -1,4 +1,4 @@
-"""The settings on which the forecast is held against emulation: drawn by a rule with a seed, so that nobody chooses.
+"""The settings on which the forecast is compared with emulation: drawn by a rule with a seed, so that nobody chooses.
 
 From all combinations of models, engines, numbers of nodes and rates, those are left out that this machine could not
 emulate in time or in memory (``why_not``). Of what is left each engine gets, for each number of nodes, as many as DRAWN

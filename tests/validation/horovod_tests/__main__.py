@@ -3,7 +3,7 @@
     python -m tests.validation.horovod_tests FOLDER
 
 FOLDER is a clone of Horovod's repository: its source distribution has no tests. Tried with commit 2626dc87 and torch
-2.14.1, over Gloo. Two ranks under horovodrun (with one fault of it mended: launch.py); what is left out, and why, is in
+2.14.1, over Gloo. Two ranks under horovodrun (with one fault of it fixed: launch.py); omitted tests, and why, is in
 LEFT_OUT and is printed.
 """
 

@@ -1,8 +1,8 @@
-"""horovodrun, with one fault of its rendezvous server mended.
+"""horovodrun, with one fault of its rendezvous server fixed.
 
 The server keeps a list for each scope (all ranks, those of a machine, …) of the ranks that have met there, and forgets
 the scope's addresses when the list is whole. It then empties the lists of all scopes, so that, now and then on a busy
-machine, a list never becomes whole. Tests that start Horovod anew in one process then find old addresses, and are
+machine, a list never becomes whole. Tests that start Horovod again in one process then find old addresses, and are
 aborted (connection refused). A training starts it once, and is not concerned.
 """
 

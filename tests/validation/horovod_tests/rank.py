@@ -1,11 +1,11 @@
-"""A plugin of pytest on every rank: leaves tests out, and writes down what came of the others as it comes, for a rank
+"""A plugin of pytest on every rank: leaves tests out, and writes down the result of each other at its end, for a rank
 that is aborted says nothing at its end."""
 
 import os
 from pathlib import Path
 
 LEFT_OUT = "BENCH_LEFT_OUT"  # in the environment: the names of tests, with blanks between
-BEGUN = "begun"  # besides pytest's own: passed, failed, skipped
+BEGUN = "begun"  # other than pytest's own: passed, failed, skipped
 
 
 def results_path(folder: Path, rank: int) -> Path:

@@ -8,7 +8,7 @@ Parts, all of them unless some are named:
 - startup: from the command to the first timed step, against the same engine starting a script that only joins the
   group, and against a bare script's first step, also where `bench run` joins the engine as that script does; and the
   commands that must be instant;
-- hosts: ddp and horovod with every rank on a node of its own, network namespaces of this machine with links that are
+- hosts: ddp and horovod with every rank on a separate node, network namespaces of this machine with links that are
   not limited, against the same ranks on one host;
 - network: all-reduces as `bench network` times them against a bare loop of them, in turns, in the same processes;
 - input: batches of photographs from JPEG files against torchvision's plain recipe, in turns, in one loader worker.

@@ -2,7 +2,7 @@
 
 ``python -m tests.validation.overhead.input_pipeline IMAGES IMAGE_SIZE PAIRS OUT``: IMAGES is a folder made by
 ``write_photographs``; OUT is a folder for ``rank0.json``. One worker makes blocks of batches of either kind in turns,
-so that a disturbed machine favours neither. A batch takes from its start in the worker to the next one's; the first of
+so that a disturbed machine favours neither. A batch takes from its start to that of the next; the first of
 a block does not count, for the worker is still sending the other kind's last. Both read the same JPEG files and end
 with a float batch, normalised, in the training process: the recipe normalises in the worker; the harness sends bytes
 and normalises the batch here. Nothing is held in memory. The files are in the system's cache: this is the work, not the
@@ -31,7 +31,7 @@ def main() -> None:
 
     images, image_size, pairs, out = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     turns = [kind for pair in range(1 + pairs) for kind in (KINDS if pair % 2 else KINDS[::-1])]
-    kinds = np.array([*np.repeat(turns, 1 + BLOCK), KINDS[0]])  # one batch more, to see the last one's end
+    kinds = np.array([*np.repeat(turns, 1 + BLOCK), KINDS[0]])  # one batch more, to see the end of the last
     batches = list(zip(kinds, order(len(kinds)), strict=True))
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
     scale, shift = 1 / (255 * std), mean / std

@@ -23,7 +23,7 @@ from bench.record.read import load
 
 HERE = "tests.validation.overhead"
 LIMIT_S = 900.0
-# Launcher -> the words between python and the script, for so many processes.
+# Launcher -> the words between python and the script, for a number of processes.
 STARTERS = {
     "in-process": lambda n: [],
     "torchrun": lambda n: ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)],
@@ -46,7 +46,7 @@ def harness(config: RunConfig) -> Program:
 
 
 def over_nodes(config: RunConfig) -> Program:
-    """The same run with every rank on a node of its own: network namespaces, links without a limit."""
+    """The same run with every rank on a separate node: network namespaces, links without a limit."""
     nodes = ["--nodes", str(config.num_devices), "--cmd", shlex.join(harness(config).argv)]
     return Program([sys.executable, "-m", "bench", "cluster", *nodes], read_record)
 
@@ -118,7 +118,7 @@ def read_blocks(out: Path) -> dict:
 
 
 def execute(name: str, program: Program, out: Path) -> dict:
-    """Run a program once; what it has read, with ``ready_s`` after its start in the place of ``ready``. Raises
+    """Run a program once; what it has read, with ``ready_s`` after its start instead of ``ready``. Raises
     RunFailed."""
     out.mkdir(parents=True)
     argv = [str(out) if word == "OUT" else word.replace("=OUT", f"={out}") for word in program.argv]

@@ -39,7 +39,7 @@ def read(folder: Path) -> tuple[list[Suite], list[Record]]:
 
 
 def page(folder: Path) -> str:
-    """The page. Raises UserError when a file is no good record."""
+    """The page. Raises UserError when a file is not a valid record."""
     suites, alone = read(folder)
     notes = folder / NOTES
     head = [f"# {folder.name}\n", MADE]
