@@ -2,7 +2,8 @@
 
 from bench.cli.base import RECORDS, Command, action, of_study
 from bench.errors import ExitCode, UserError
-from bench.mistakes import DETECTED, MISTAKES
+from bench.files import PROJECT
+from bench.mistakes import DETECTED, MISTAKES, scripts
 from bench.studies.registry import STUDIES
 
 
@@ -20,14 +21,18 @@ def show(args) -> int:
     mistake = DETECTED[args.name]
     print(f"{mistake.name}: {mistake.title}\n")
     print(f"consequence: {mistake.consequence}\n\nremedy: {mistake.remedy}")
+    case = scripts.read(PROJECT / "tests" / "watched").get(mistake.case)  # None where there is no clone
+    if case:
+        print(f"\nexample: {case.about}\ndiff against the right script ({case.base} in tests/watched):\n")
+        print("\n".join(case.difference()))
     if mistake.lab:
         print(f"\ndemo: bench mistake demo {mistake.name}")
     return ExitCode.DONE
 
 
 NAME = {"metavar": "NAME", "help": "name of a mistake, as `bench mistake` lists them"}
-SHOW = Command("mistake show", "explain", "one known mistake explained: consequence and remedy", "NAME=no-reshuffle",
-               run=show, positional={"name": NAME})  # fmt: skip
+SHOW = Command("mistake show", "explain", "one known mistake explained: consequence, remedy, and a diff that makes it",
+               "NAME=no-reshuffle", run=show, positional={"name": NAME})  # fmt: skip
 CHECK = Command("mistake check", "explain", "search records for the known mistakes",
                 "RECORDS=folder", run=action("check_records"), positional={"records": RECORDS})  # fmt: skip
 DEMO = of_study(STUDIES["lab"], positional={"name": NAME | {"help": "name of a mistake with a demo, or all"}})

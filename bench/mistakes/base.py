@@ -94,6 +94,7 @@ class Mistake:
     switch: options that make a right run wrong. Without it INJECT=<name> does, by ``overrides``, methods of ``Script``
     (bench/training/script.py) to replace, or by ``sums_gradients``, which the modes read. requires: what the run needs
     for that. lab: None for what is only detected. recorded: it has no lab, but records of this project show it.
+    case: the script in tests/watched that makes it in the fewest lines.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Mistake:
     lab: Lab | None = None
     recorded: bool = False
     explains: tuple[str, ...] = ()
+    case: str = ""
 
     @property
     def watched(self) -> bool:

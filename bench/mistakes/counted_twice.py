@@ -6,6 +6,7 @@ from bench.mistakes.base import Evidence, mistake
     "the metric weights some examples more than others, and changes with the number of ranks",
     "shard validation without padding (every N-th example), or drop the padding before counting",
     needs="reported val_images|validations",
+    case="wrong/counted_by_every_rank",
 )
 def counted_twice(observed: dict) -> str | Evidence | None:
     """A sampler pads the last batch. If the counts are not known, it is a question."""

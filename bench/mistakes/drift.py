@@ -9,6 +9,7 @@ from bench.mistakes.unsynced_init import LOCAL_SGD, averaged, first_apart_outsid
     needs="end",
     explains=("other-replica",),
     recorded=True,
+    case="wrong/drift_skipped_steps",
 )
 def drift(observed: dict) -> str | Evidence | None:
     """A step that one rank takes differently, or weights changed on one rank."""

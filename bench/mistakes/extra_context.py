@@ -6,6 +6,7 @@ from bench.mistakes.base import mistake, numbers
     "each context takes hundreds of MiB of that GPU, which runs out of memory first",
     'call torch.cuda.set_device(local_rank) before anything else that uses CUDA, and torch.load(…, map_location="cpu")',
     needs="contexts",
+    case="gpu/one_for_all_ranks",
 )
 def extra_context(observed: dict) -> str | None:
     """A rank with a CUDA context on a GPU that its model is not on, as after ``torch.load`` without map_location or

@@ -22,6 +22,7 @@ LOST = (
     "they stay as they were at the start, while their gradients are computed and exchanged",
     "give the optimizer all parameters, once the model is whole; freeze the others by requires_grad_(False)",
     needs="parameters",
+    case="wrong/forgotten_added_layer",
 )
 def forgotten_parameters(observed: dict) -> str | Evidence | None:
     zeroed = observed.get("zero_grad") or {"lost": 0}

@@ -35,6 +35,7 @@ RATIO = Measure("exchanged gradient over the mean of the ranks' own", of_observe
         changes=("gradient",),
         shows="train_loss",
     ),
+    case="wrong/sum_by_hand",
 )
 def gradient_sum(observed: dict) -> str | None:
     """An exchanged gradient that is a multiple of the mean, or the mean divided by the number of ranks once more. As

@@ -8,6 +8,7 @@ from bench.mistakes.base import mistake, numbers
     "call broadcast_optimizer_state first and broadcast_parameters after it, or read the file on every rank",
     needs="restored",
     explains=("unsynced-init",),
+    case="wrong/hidden_step_adam",
 )
 def hidden_step(observed: dict) -> str | None:
     """A resume under Horovod that sends the parameters first and the optimizer's state afterwards: on a rank whose

@@ -24,6 +24,7 @@ WAITS = Measure("waits of the host for the device per step", waits_per_step, "up
         workload={"epochs": 0, "timed_steps": 20, "per_device_batch": 32},
         changes=("extra work per step",),
     ),
+    case="wrong/sync_running_loss",
 )
 def host_sync(observed: dict) -> str | Evidence | None:
     """Lines of the script that wait for the device in at least every other step. A CPU does not wait for itself."""

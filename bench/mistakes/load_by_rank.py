@@ -10,6 +10,7 @@ from bench.mistakes.unsynced_init import unsynced_init
     "call dist.barrier() between the save on rank 0 and the loads, or load on rank 0 and broadcast",
     needs="contents",
     explains=("drift", "other-replica", "unsynced-init"),
+    case="wrong/load_before_written",
 )
 def load_by_rank(observed: dict) -> str | Evidence | None:
     """Rank 0 saves a checkpoint, and the others load it before it is written. A question if the replicas are equal."""

@@ -12,6 +12,7 @@ SHORT_S = 0.01  # on a CPU a wait that is shorter in a quarter of the steps says
     "more loader workers (num_workers), examples that are decoded beforehand or kept in memory, faster storage",
     needs="loader",
     recorded=True,
+    case="wrong/starved_decoding",
 )
 def loader_starvation(observed: dict) -> str | Evidence | None:
     """Not a mistake of data parallelism, so nothing makes it on purpose. A question if other processes disturbed it."""

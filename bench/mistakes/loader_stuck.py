@@ -8,6 +8,7 @@ from bench.mistakes.rank0_collective import at
     "look at what this rank reads: storage that does not answer, a lock, a loader worker that is stuck. "
     "DataLoader(timeout=SECONDS) turns such a wait into an error",
     recorded=True,
+    case="wrong/stuck_worker",
 )
 def loader_stuck(observed: dict) -> str | None:
     """A run that hung with a rank in its loader, and every other rank in a collective or a backward pass."""

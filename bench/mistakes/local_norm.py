@@ -20,6 +20,7 @@ FEW_IMAGES = 8
         changes=("norm", "images a norm layer sees", "buffers"),
         varies=("norm",),
     ),
+    case="wrong/norm_two_images",
 )
 def local_norm(observed: dict) -> str | None:
     """Running means that differ by rank are not a finding: in some modes each rank keeps its own by design."""

@@ -61,6 +61,7 @@ def chance(lost: int, num_images: int, never: list[int]) -> float:
         workload={"per_device_batch": 48},
         changes=("images of the first steps", "warm-up and timed steps"),
     ),
+    case="wrong/remainder_cut_in_pieces",
 )
 def lost_remainder(observed: dict) -> str | Evidence | None:
     """An epoch may leave out less than a global batch, others each time; more may be held out on purpose."""

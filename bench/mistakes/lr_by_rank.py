@@ -7,6 +7,7 @@ from bench.mistakes.base import mistake
     "step the schedule on every rank, with a loss that is the same on all (all_reduce it first)",
     needs="rates",
     explains=("drift", "other-replica"),
+    case="wrong/rates_scheduler_on_rank0",
 )
 def lr_by_rank(observed: dict) -> str | None:
     rates = observed.get("rates") or {}

@@ -37,6 +37,7 @@ def other_batch(config) -> bool:
         changes=("learning rate",),
         shows="train_loss",
     ),
+    case="wrong/rate_not_scaled",
 )
 def lr_not_scaled(observed: dict) -> str | Evidence | None:
     """One of several groups must fit; an adaptive optimizer's rate may also grow with the square root of the batch."""

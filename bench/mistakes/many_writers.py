@@ -50,6 +50,7 @@ def most_writers(record, observed) -> int | None:
         workload={"checkpoint": True},
         shows="files",
     ),
+    case="wrong/writers_torch_save",
 )
 def many_writers(observed: dict) -> str | None:
     several = {name: ranks for name, ranks in observed.get("writers", {}).items() if len(ranks) > 1}

@@ -15,6 +15,7 @@ SHARE = 0.02  # of what was in use: likewise
     "keep numbers, not tensors with a graph: loss.item() or loss.detach(), outputs.detach(); clear lists at the end of "
     "each epoch; do not pass retain_graph=True without need",
     needs="memory",
+    case="wrong/memory_outputs_kept",
 )
 def memory_growth(observed: dict) -> Evidence | None:
     """Losses, outputs or hidden states that are kept with their graphs; on the rank on which memory grew most."""

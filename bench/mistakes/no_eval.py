@@ -7,6 +7,7 @@ from bench.mistakes.base import Evidence, mistake
     "running statistics take in the validation set, and so does the model that is saved",
     "call model.eval() before the validation and model.train() after it; torch.no_grad() does neither",
     needs="eval_mode",
+    case="wrong/eval_forgotten",
 )
 def no_eval(observed: dict) -> Evidence | None:
     seen = observed.get("eval_mode") or {}

@@ -9,6 +9,7 @@ from bench.mistakes.unsynced_init import averaged, outside
     "wrap the model in DistributedDataParallel and call the wrapper (not .module), or use hvd.DistributedOptimizer",
     needs="gradient exchanged",
     explains=("drift", "other-replica"),
+    case="wrong/exchange_plain_model",
 )
 def no_exchange(observed: dict) -> str | Evidence | None:
     """With Horovod's Adasum each rank steps with its own gradient by design: the change of the weights is exchanged."""

@@ -7,6 +7,7 @@ from bench.mistakes.base import mistake
     "call dist.init_process_group or hvd.init before the model is wrapped, or start one process",
     needs="group",
     explains=("lost-remainder", "lr-not-scaled", "many-writers"),
+    case="wrong/group_never_joined",
 )
 def no_group(observed: dict) -> str | None:
     group = observed.get("group") or {}

@@ -48,6 +48,7 @@ NEIGHBOURS = Measure(
         workload={"per_device_batch": 48},
         changes=("images of the first steps",),
     ),
+    case="wrong/reshuffle_no_set_epoch",
 )
 def no_reshuffle(observed: dict) -> str | Evidence | None:
     """In a new order about one pair in all stays together, so a set of a few images is not judged."""

@@ -6,6 +6,7 @@ from bench.mistakes.base import mistake
     "ranks that use it do different things, and a checkpoint of rank 0 has only rank 0's",
     "update it on every rank after each step from weights that are the same, or broadcast it before it is used",
     needs="others",
+    case="wrong/other_ema_on_rank0",
 )
 def other_replica(observed: dict) -> str | None:
     """As an average of the weights (EMA) that only one rank updates."""

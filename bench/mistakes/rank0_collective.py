@@ -32,6 +32,7 @@ HUNG = Measure("runs that hang until they are ended", lambda record, observed: f
         hangs=True,
         shows="places",
     ),
+    case="wrong/lone_barrier",
 )
 def rank0_collective(observed: dict) -> str | None:
     """A run that hung with its ranks in collectives at different lines. A rank that hangs elsewhere is another fault.

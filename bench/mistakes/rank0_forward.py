@@ -7,6 +7,7 @@ from bench.mistakes.base import mistake, numbers
     "evaluate on every rank, or the plain model: model.module(images)",
     needs="forwards",
     explains=("rank0-collective",),
+    case="wrong/forward_rank0_batch_norm",
 )
 def rank0_forward(observed: dict) -> str | None:
     """Ranks that hang are judged in the same way. Without buffers to broadcast nothing waits in a forward."""

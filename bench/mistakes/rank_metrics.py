@@ -97,6 +97,7 @@ def spread(record, observed) -> float | None:
         ),
         shows="ranks",
     ),
+    case="wrong/metrics_own_shard",
 )
 def rank_metrics(observed: dict) -> str | Evidence | None:
     """If no metrics are known: a shared validation after which the ranks put nothing together."""

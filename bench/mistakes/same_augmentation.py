@@ -48,6 +48,7 @@ def different_streams(record, observed) -> int | None:
         (Measure("different streams of random crops", different_streams, "down", ".0f"), METRIC, LOSS),
         workload={"augment": True, "per_device_batch": 48},
     ),
+    case="wrong/augmentation_same_seed",
 )
 def same_augmentation(observed: dict) -> str | Evidence | None:
     """A data set that draws its examples itself may shuffle with the same numbers."""

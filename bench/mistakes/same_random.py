@@ -6,6 +6,7 @@ from bench.mistakes.base import Evidence, mistake
     "all ranks have the same dropout mask or noise: N ranks vary as little as one",
     "seed by rank once the model is built: torch.manual_seed(seed + rank)",
     needs="random",
+    case="wrong/random_same_dropout",
 )
 def same_random(observed: dict) -> Evidence | None:
     streams = observed.get("random", {}).get("streams", [])

@@ -36,6 +36,7 @@ def misfit(schedule: dict, steps: int) -> str | None:
     "make the schedule for the optimizer steps that one rank takes (epochs × len(loader) with the DistributedSampler, "
     "over the passes of an accumulation), and step it once per optimizer step, or once per epoch if it counts epochs",
     needs="schedules",
+    case="wrong/schedule_of_one_device",
 )
 def schedule_length(observed: dict) -> Evidence | None:
     """As a schedule made for the steps of one device, stepped once per rank, or ``T_max`` in epochs."""

@@ -7,6 +7,7 @@ from bench.mistakes.base import mistake
     "make the optimizer after the last change of the model (a new head, a copy, a conversion)",
     needs="parameters",
     explains=("forgotten-parameters",),
+    case="wrong/stale_replaced_head",
 )
 def stale_optimizer(observed: dict) -> str | None:
     seen = observed.get("parameters") or {}

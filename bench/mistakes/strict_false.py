@@ -38,6 +38,7 @@ def filled(record, observed) -> float | None:
         changes=("initial weights",),
         pretrains=True,
     ),
+    case="wrong/strict_module_prefix",
 )
 def strict_false(observed: dict) -> str | None:
     """A new head, or a part of a larger file that fills most of the model, is not a finding."""

@@ -45,6 +45,7 @@ def listed(values) -> str:
     "give all ranks the same number of batches (DistributedSampler, drop_last), or train under Join",
     needs="steps",
     explains=("rank0-collective",),
+    case="wrong/uneven_batches",
 )
 def uneven_steps(observed: dict) -> str | Evidence | None:
     """What ranks do under Join, or where no wrapper exchanges every step, only the script's author can judge."""

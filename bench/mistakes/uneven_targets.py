@@ -10,6 +10,7 @@ UNEVEN = 1.1  # of the weight of a target on two ranks, from where on it is a qu
     'divide the sum of the losses (reduction="sum") by the number of targets of all ranks (all_reduce), and multiply '
     "it by the number of ranks, because DistributedDataParallel divides by it",
     needs="targets",
+    case="wrong/targets_padding",
 )
 def uneven_targets(observed: dict) -> Evidence | None:
     """A loss that each rank divides by its own number of targets. Only if the ranks have batches of one length."""

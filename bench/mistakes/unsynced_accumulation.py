@@ -10,6 +10,7 @@ from bench.mistakes.unsynced_init import averaged
     "that forward, where DistributedDataParallel reads it",
     needs="passes",
     explains=("drift", "gradient-sum", "no-exchange", "other-replica"),
+    case="wrong/accumulation_off_by_one",
 )
 def unsynced_accumulation(observed: dict) -> str | Evidence | None:
     """If each step is a single pass, nothing is exchanged at all, which is another mistake."""

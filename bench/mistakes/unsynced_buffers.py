@@ -7,6 +7,7 @@ from bench.mistakes.base import Evidence, mistake, some
     "average the buffers over the ranks before the evaluation, evaluate through a DistributedDataParallel that "
     "broadcasts its buffers (the default), or convert the batch norms by nn.SyncBatchNorm.convert_sync_batchnorm",
     needs="evaluation",
+    case="wrong/buffers_of_the_last_step",
 )
 def unsynced_buffers(observed: dict) -> Evidence | None:
     seen = observed.get("evaluation") or {}

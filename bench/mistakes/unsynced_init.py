@@ -57,6 +57,7 @@ def different_models(record, observed) -> int | None:
         changes=("initial weights",),
         shows="metric",
     ),
+    case="wrong/init_averaged_by_hand",
 )
 def unsynced_init(observed: dict) -> str | Evidence | None:
     """Replicas whose parameters differ before the first step. If nothing is exchanged, they always do."""

@@ -7,6 +7,7 @@ from bench.mistakes.base import Evidence, mistake
     'call model.load_state_dict(checkpoint["model"]), which is a method: model.state_dict = … replaces it and loads '
     "nothing; load before the epochs continue",
     needs="unloaded",
+    case="wrong/weights_assigned",
 )
 def weights_not_loaded(observed: dict) -> str | Evidence | None:
     """As ``start = torch.load(path)["epoch"]`` alone, or ``model.state_dict = weights``."""

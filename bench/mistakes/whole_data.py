@@ -78,6 +78,7 @@ MORE_THAN_ONCE = of_observed("data", "shared_in_a_step", scale=100)
         changes=("images of the first steps", "warm-up and timed steps"),
         shows="metric",
     ),
+    case="wrong/whole_shuffle_true",
 )
 def whole_data(observed: dict) -> str | Evidence | None:
     """What one rank alone draws again and again may be intended."""

@@ -8,15 +8,19 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
+from bench.cli.mistake import show
 from bench.files import LINUX
 from bench.mistakes import DETECTED
+from bench.mistakes.scripts import SHORT, change, read
 from tests.runs import ROOT
+from tests.watched.script import HERE as WATCHED
 from tests.watched.script import scripts
 
-pytestmark = pytest.mark.skipif(not LINUX, reason="the scripts' ranks are forked")
+forks = pytest.mark.skipif(not LINUX, reason="the scripts' ranks are forked")
 
 SOME = (
     "right/accumulate_no_sync", "right/amp_scaler", "right/batch_sampler_set_epoch", "right/data_parallel",
@@ -51,6 +55,7 @@ def rows(tmp_path_factory):
     return run(tmp_path_factory.mktemp("watched") / "rows.json", *SOME)
 
 
+@forks
 @pytest.mark.parametrize("name", SOME)
 def test_a_script_is_heard_as_it_is(rows, name):
     if ALL[name].horovod and importlib.util.find_spec("horovod") is None:
@@ -64,6 +69,25 @@ def test_every_mistake_is_made_in_three_ways():
     assert {name: ways[name] for name in DETECTED if ways[name] < 3 and name not in on_gpus} == {}
 
 
+@pytest.mark.parametrize("text", ["a = 1\nb = 2\nb = 2\n", "a = 1\n"], ids=["twice", "missing"])
+@pytest.mark.parametrize("line", ["-b = 2", "~b = 3"])
+def test_a_difference_names_a_line_that_occurs_once(text, line):
+    with pytest.raises(ValueError, match=r"occurs (0|2) times"):
+        change(text, [line], "wrong/name")
+
+
+def test_a_mistake_is_shown_in_a_few_lines_of_a_script(capsys):
+    cases = read(WATCHED)
+    for name, mistake in DETECTED.items():
+        case = cases[mistake.case]
+        assert {name} & set(", ".join(case.expectation.values()).split(", ")), "the script makes another mistake"
+        changed = [line for line in case.difference() if line[0] in "+-"]
+        assert 0 < len(changed) <= len(case.difference()) <= SHORT
+        assert show(SimpleNamespace(name=name)) == 0
+        assert "\n".join(case.difference()) in capsys.readouterr().out
+
+
+@forks
 @pytest.mark.wide
 @pytest.mark.timeout(1500)
 def test_all_scripts_are_heard_as_they_are(tmp_path):

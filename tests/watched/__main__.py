@@ -52,13 +52,11 @@ def main() -> int:
 
 
 def print_line(cells, widths) -> None:
-    """One line of the table."""
     padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
     print(" ".join([*padded, f"{cells[5]:>5}", cells[4]]), flush=True)
 
 
 def counts(rows: list[Row]) -> list[str]:
-    """The table's sums by kind."""
     kinds = {
         "right, silent": lambda s: s.kind == "right" and not s.asks,
         "right, asked": lambda s: s.kind == "right" and bool(s.asks),

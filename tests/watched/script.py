@@ -1,34 +1,36 @@
-"""What a script says of itself: its first line, and constants that say what a Watch must make of it.
+"""The scripts in ``cases/`` (bench/mistakes/scripts.py says how they are written), and what a Watch must make of each.
 
-FINDS = ("whole-data",)      found, and nothing else
-ASKS = ("no-reshuffle",)     asked: by design?
-EXPECTS = ("drift",)         the script declares it, and it is listed as expected
-ANY = ("drift", "no-group")  at least one of these is found
-MAY = ("drift",)             may be found or asked besides
-MAY_ASK = ("whole-data",)    may be asked besides
-SAYS = "reports alone"       words that must be in what it prints
-UNSEEN = ("strict-false",)   not observed, which the report says; never "looked for, clean"
-CLEAN = ("strict-false",)    looked for, and clean
-CANNOT = "why"               the script is wrong, and no Watch can see it
-RAISES = "RuntimeError"      it ends with this exception; what is found is read from its report at the exit
-HANGS = True                 it does not end; the Watch's own report of the hang is what counts
-RANKS = 1                    processes that are started; 2 without it
+FINDS whole-data       found, and nothing else
+ASKS no-reshuffle      asked: by design?
+EXPECTS drift          the script declares it, and it is listed as expected
+ANY drift, no-group    at least one of these is found
+MAY drift              may be found or asked besides
+MAY_ASK whole-data     may be asked besides
+SAYS reports alone     words that must be in what it prints
+UNSEEN strict-false    not observed, which the report says; never "looked for, clean"
+CLEAN strict-false     looked for, and clean
+CANNOT why             the script is wrong, and no Watch can see it
+RAISES RuntimeError    it ends with this exception; what is found is read from its report at the exit
+HANGS                  it does not end; the Watch's own report of the hang is what counts
+RANKS 1                processes that are started; 2 without it
 """
 
-import ast
 from dataclasses import dataclass
 from pathlib import Path
+
+from bench.mistakes import scripts as cases
 
 HERE = Path(__file__).parent
 LIMIT_S = 150  # for one script
 HANG_S = 90  # in which the report of a hang must have come
+KINDS = ("right", "wrong")
 
 
 @dataclass(frozen=True)
 class Script:
-    """One script and its expectation."""
+    """One script and its expectation. name: as in the table, right/torchrun_tutorial."""
 
-    path: Path
+    name: str
     text: str
     about: str
     finds: tuple = ()
@@ -37,9 +39,9 @@ class Script:
     any: tuple = ()
     may: tuple = ()
     may_ask: tuple = ()
-    says: str = ""
     unseen: tuple = ()
     clean: tuple = ()
+    says: str = ""
     cannot: str = ""
     raises: str = ""
     hangs: bool = False
@@ -47,13 +49,7 @@ class Script:
 
     @property
     def kind(self) -> str:
-        """The folder: "right" or "wrong"."""
-        return self.path.parent.name
-
-    @property
-    def name(self) -> str:
-        """As in the table: right/torchrun_tutorial."""
-        return f"{self.kind}/{self.path.stem}"
+        return self.name.partition("/")[0]
 
     @property
     def found(self) -> set:
@@ -79,21 +75,20 @@ class Script:
         return ", ".join(words) or ("not visible" if self.cannot else "silent")
 
 
-def read(path: Path) -> Script:
-    """Read a script without running it."""
-    text = path.read_text()
-    tree = ast.parse(text)
+def script_of(case: cases.Case) -> Script:
     said = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id.lower()
-            if name in Script.__dataclass_fields__ and node.targets[0].id.isupper():
-                said[name] = ast.literal_eval(node.value)
-    return Script(path, text, (ast.get_docstring(tree) or "").split("\n")[0], **said)
+    for keyword, words in case.expectation.items():
+        if keyword in ("SAYS", "CANNOT", "RAISES"):
+            said[keyword.lower()] = words
+        elif keyword in ("HANGS", "RANKS"):
+            said[keyword.lower()] = int(words or True)
+        else:
+            said[keyword.lower()] = tuple(words.split(", "))
+    return Script(case.name, case.text, case.about, **said)
 
 
 def scripts(names=()) -> list[Script]:
     """All of them, or those whose name has one of these in it."""
-    found = [read(path) for kind in ("right", "wrong") for path in sorted((HERE / kind).glob("*.py"))]
+    found = [script_of(case) for name, case in sorted(cases.read(HERE).items()) if name.startswith(KINDS)]
     exact = {script.name for script in found} & set(names)
     return [s for s in found if not names or s.name in exact or any(n in s.name for n in {*names} - exact)]
