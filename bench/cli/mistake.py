@@ -21,7 +21,7 @@ def show(args) -> int:
     mistake = DETECTED[args.name]
     print(f"{mistake.name}: {mistake.title}\n")
     print(f"consequence: {mistake.consequence}\n\nremedy: {mistake.remedy}")
-    case = scripts.read(PROJECT / "tests" / "watched").get(mistake.case)  # None where there is no clone
+    case = scripts.read(PROJECT / "tests" / "watched", mistake.case).get(mistake.case)  # None without a clone
     if case:
         print(f"\nexample: {case.about}\ndiff against the right script ({case.base} in tests/watched):\n")
         print("\n".join(case.difference()))

@@ -48,8 +48,11 @@ class Case:
         return lines
 
 
-def read(folder: Path) -> dict[str, Case]:
-    """All cases by name. Raises ValueError for a line that does not occur exactly once, or a base that there is not."""
+def read(folder: Path, only: str = "") -> dict[str, Case]:
+    """All cases by name, or one with its bases; none where there is no folder.
+
+    Raises ValueError for a line that does not occur exactly once, FileNotFoundError for a base that does not exist.
+    """
     written = {}
     for path in sorted((folder / "cases").glob("*.diff")):
         lines = path.read_text().splitlines()
@@ -73,7 +76,7 @@ def read(folder: Path) -> dict[str, Case]:
             cases[name] = Case(name, about, expectation, change(text_of(base), changes, name), base, text_of(base))
         return cases[name].text
 
-    for name in written:
+    for name in written.keys() & {only} if only else written:
         text_of(name)
     return cases
 

@@ -4,22 +4,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from bench.observe import Watch
-
-
-class Blocks(Dataset):
-    def __init__(self, block=16, count=96):
-        text = torch.randint(0, 40, (block * count + 1,), generator=torch.Generator().manual_seed(6))
-        self.text, self.block, self.count = text, block, count
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, i):
-        ids = self.text[i * self.block : (i + 1) * self.block]
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 class TinyGPT(nn.Module):
@@ -44,7 +31,8 @@ decay = [p for p in gpt.parameters() if p.dim() > 1]
 rest = [p for p in gpt.parameters() if p.dim() <= 1]
 groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
 optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95))
-blocks = Blocks()
+text = torch.randint(0, 40, (1536,), generator=torch.Generator().manual_seed(6))
+blocks = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in text.split(16)]
 sampler = DistributedSampler(blocks, seed=3)
 loader = DataLoader(blocks, batch_size=6, sampler=sampler)
 watch = Watch(gpt, optimizer)
