@@ -10,7 +10,8 @@ Without ``< BASE`` it is the skeleton with the file's name. Each line of a diffe
        (a space) the line stays: it is named for what follows
     +  the line is added after the last one named; before there is one, after the imports
 
-A line that is named is the next one, or it must occur exactly once, further down.
+A line that is named is the next one, or it must occur exactly once, further down. ``-…`` and ``>…`` stand for all lines
+down to the next one named.
 """
 
 import difflib
@@ -23,7 +24,7 @@ from pathlib import Path
 HEAD = re.compile(r"=== (?P<name>\S+?)(?: < (?P<base>\S+?))?(?:: (?P<expectation>.+))?")
 SHORT = 15  # lines of a difference
 LAST_IMPORT = "from bench.observe import Watch"
-BEGINNING = re.compile(r"\s*(?:for|return|with|if|yield|def|class)\b|[^=(]*(?= = |\()")
+BEGINNING = re.compile(r"\s*(?:for|return|with|if|yield)\b|[^=(]*(?= = |\()")
 
 
 @dataclass(frozen=True)
@@ -83,19 +84,21 @@ def read(folder: Path, only: str = "") -> dict[str, Case]:
 
 def change(text: str, changes: list[str], name: str) -> str:
     """Apply a difference."""
-    old, new, on_top, at, begun = text.splitlines(), [], [], 0, False
+    old, new, on_top, at, begun, between = text.splitlines(), [], [], 0, False, " "
     for line in changes:
         sign, line = line[:1], line[1:]
         if sign == "+":
             (new if begun else on_top).append(line)
-        if sign in ("", "+"):
+        elif line == "…":
+            between = sign
+        if sign in ("", "+") or line == "…":
             continue
         place = at if old[at : at + 1] == [line] else find(old, line, beginning if sign == "~" else str, name)
         if place < at:
             raise ValueError(f"{name}: the line {line!r} is further up")
-        new += old[at:place]
-        new += {"-": [], " ": [line], "~": [line], ">": [f"    {line}"]}[sign]
-        at, begun = place + 1, True
+        for each, kept in [*((between, kept) for kept in old[at:place]), (sign, line)]:
+            new += {"-": [], " ": [kept], "~": [kept], ">": [f"    {kept}"]}[each]
+        at, begun, between = place + 1, True, " "
     new += old[at:]
     if on_top:
         new.insert(new.index(LAST_IMPORT) + 1, "\n".join(["", *on_top]))
