@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from bench.observe import Watch
 
-EPOCHS, BATCH, RECIPE_LR, RECIPE_BATCH = 4, 10, 0.04, 32
+EPOCHS, BATCH, RECIPE_LR, RECIPE_BATCH = 4, 10, 0.04, 10
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
