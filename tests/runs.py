@@ -17,6 +17,7 @@ import pytest
 from bench.config.combined import is_part
 from bench.config.fields import flag_of, in_words
 from bench.config.options import FIELDS
+from bench.errors import UserError
 from bench.install import horovod_status
 from bench.launch.engines import mpirun
 from bench.process.guard import LAUNCHER_PID
@@ -171,6 +172,15 @@ def without_horovod(folder: Path, name: str = "horovod") -> dict[str, str]:
         f"importlib.util.find_spec = lambda name, *rest: None if name == {name!r} else found(name, *rest)\n"
     )
     return {"PYTHONPATH": str(folder)}
+
+
+@contextlib.contextmanager
+def refuses(*values: str, error: type[Exception] = UserError):
+    """What is done in this block raises an error of one line that names these: options, values, paths, ranks."""
+    with pytest.raises(error) as caught:
+        yield caught
+    said = str(caught.value)
+    assert "\n" not in said and [value for value in map(str, values) if value not in said] == [], said
 
 
 def left_behind(pid: int, within: float = 5.0) -> list[str]:
