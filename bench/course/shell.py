@@ -22,6 +22,7 @@ PROGRAMS = {
     "horovodrun": [sys.executable, "-m", "horovod.runner.launch"],
     "bench": [sys.executable, "-m", "bench"],
 }
+SMALL = "shufflenet_v2_x0_5"  # the network in the place of ResNet-18 in a quick run
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # set by kernels: a pipe would pass for a terminal
 
 
@@ -30,12 +31,14 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, clu
 
     command: "run" or the command of a study, such as "compare". Prints the equivalent `make` line first. Baselines of a
     run only with BASELINES=1. Without OUT its files are deleted after the records are read. cluster: run it in the
-    nodes of `make cluster` with these variables: ``cluster={"NODES": 2, "LINK": "100mbit"}``.
+    nodes of `make cluster` with these variables: ``cluster={"NODES": 2, "LINK": "100mbit"}``. In a quick run of a
+    chapter (COURSE_QUICK=1) a smaller network takes the place of ResNet-18.
     Returns the Record of a run (bench/record/view.py), or the list of suites of another command.
 
     Raises UserError for an invalid request, RunFailed when the command fails.
     """
     from bench.analysis.suite import suites_of
+    from bench.course import QUICK
     from bench.record.read import load
 
     studies = list(dict.fromkeys(study.command for study in STUDIES.values()))
@@ -46,6 +49,8 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, clu
     variables = {name: int(value) if isinstance(value, bool) else value for name, value in variables.items()}
     if command == "run":
         variables = {"BASELINES": 0} | variables
+    if QUICK and variables.get("MODEL", "resnet18") == "resnet18":
+        variables |= {"MODEL": SMALL}
     variables |= {} if cluster else one_kind_of_device(variables)
     line = " ".join(["make", "bench" if command == "run" else command, *make_words(variables)])
     print("$", " ".join(["make cluster", *make_words(cluster), f'CMD="{line}"']) if cluster else line, flush=True)
