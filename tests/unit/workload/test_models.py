@@ -3,7 +3,6 @@
 import copy
 import functools
 import os
-import re
 import socket
 import urllib.request
 
@@ -15,26 +14,19 @@ from torch import nn
 
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
-from bench.errors import UserError
 from bench.modes.sync_batch_norm import ReducedBatchNorm2d, replace_norms
-from bench.training import checkpoint
 from bench.workload import once
 from bench.workload.freezing import freeze_parameters, train_mode
-from bench.workload.models import ScaleShift, build_model
+from bench.workload.models import build_model
 from bench.workload.models.torchvisions import SMALL_IMAGE
+from tests.runs import refuses
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def build(model="resnet18", size=8, rank=0, classes=10, say=print, **options):
-    """A model for images of ``size`` pixels."""
     config = resolve(RunConfig(mode="single", model=model, image_size=size, **options), "cpu", 2)
     return build_model(config, classes, rank, say)
-
-
-def count(model) -> int:
-    """The number of parameters."""
-    return sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize(
@@ -43,11 +35,10 @@ def count(model) -> int:
         ("resnet18", 8),
         ("resnet50", 16),
         ("resnet18", 64),
-        ("alexnet", 64),
         ("mobilenet_v3_small", 32),
         ("squeezenet1_1", 32),
         ("shufflenet_v2_x0_5", 32),
-        ("vit_b_16", 224),
+        ("vit_b_32", 224),
         ("googlenet", 64),  # in training torchvision's returns its two auxiliary outputs, too
         ("inception_v3", 96),
     ],
@@ -61,98 +52,47 @@ def test_an_architecture_learns_from_a_batch(name, size):
     assert model.training and any(p.grad.abs().sum() > 0 for p in model.parameters())
 
 
-def test_an_unknown_name_is_refused_with_a_suggestion():
-    with pytest.raises(UserError, match=r"unknown MODEL=resnet81: did you mean resnet18") as caught:
-        build("resnet81")
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("name", "size", "values"),
+    [
+        ("resnet81", 8, ("MODEL=resnet81", "resnet18")),  # with a suggestion
+        ("fasterrcnn_resnet50_fpn", 8, ("MODEL=fasterrcnn_resnet50_fpn",)),  # no classifier
+        ("alexnet", 16, ("IMAGE_SIZE=16", "alexnet")),
+        ("vit_b_16", 32, ("IMAGE_SIZE=32", "vit_b_16")),
+    ],
+)
+def test_a_name_or_a_size_that_cannot_be_is_refused(name, size, values):
+    with refuses(*values):
+        build(name, size)
 
 
-@pytest.mark.parametrize("name", ["fasterrcnn_resnet50_fpn", "deeplabv3_resnet50", "zzz"])
-def test_what_is_no_classifier_is_refused(name):
-    with pytest.raises(UserError, match=f"unknown MODEL={name}"):
-        build(name)
-
-
-def test_a_size_that_the_architecture_cannot_take_is_refused():
-    with pytest.raises(UserError, match=r"IMAGE_SIZE=16.*alexnet|alexnet.*IMAGE_SIZE=16"):
-        build("alexnet", 16)
-    with pytest.raises(UserError, match=r"IMAGE_SIZE=32.*vit_b_16|vit_b_16.*IMAGE_SIZE=32"):
-        build("vit_b_16", 32)
-
-
-@pytest.mark.parametrize("size", [8, SMALL_IMAGE - 1])
-def test_small_images_get_a_small_stem(size):
-    model = build("resnet18", size)
-    assert isinstance(model.maxpool, nn.Identity)
-    assert (model.conv1.kernel_size, model.conv1.stride) == ((3, 3), (1, 1))
-
-
-def test_larger_images_keep_torchvisions_stem():
-    model = build("resnet18", SMALL_IMAGE)
-    assert isinstance(model.maxpool, nn.MaxPool2d) and model.conv1.kernel_size == (7, 7)
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "mobilenet_v3_small"])
-def test_norm_none_keeps_the_parameters_and_drops_the_statistics(name):
-    with_norm, without = build(name, 32), build(name, 32, norm="none")
-    assert count(without) == count(with_norm)
-    assert [n for n, _ in without.named_parameters()] == [n for n, _ in with_norm.named_parameters()]
-    assert not any(isinstance(m, BATCH_NORMS) for m in without.modules())
-    assert list(without.buffers()) == []
-
-
-def test_group_norm_looks_at_one_image_and_draws_no_random_number():
-    with_norm, grouped = build("shufflenet_v2_x0_5", 32), build("shufflenet_v2_x0_5", 32, norm="group")
-    assert not any(isinstance(m, BATCH_NORMS) for m in grouped.modules()) and list(grouped.buffers()) == []
-    groups = {m.num_channels: m.num_groups for m in grouped.modules() if isinstance(m, nn.GroupNorm)}
-    assert groups[24] == 8 and all(channels % number == 0 and number <= 8 for channels, number in groups.items())
-    for (name, one), (_, other) in zip(with_norm.named_parameters(), grouped.named_parameters(), strict=True):
-        assert torch.equal(one, other), name
-    images = torch.randn(6, 3, 32, 32)
-    assert torch.allclose(grouped(images)[:2], grouped(images[:2]), atol=1e-5)
-
-
-def test_without_norm_images_do_not_see_each_other():
-    """What makes equality of modes exact: the output of an image does not depend on its neighbours in the batch."""
-    images = torch.randn(6, 3, 8, 8)
-    plain = build("resnet18", 8, norm="none")
-    assert torch.allclose(plain(images)[:2], plain(images[:2]), atol=1e-6)
-    with_norm = build("resnet18", 8)
-    assert not torch.allclose(with_norm(images)[:2], with_norm(images[:2]), atol=1e-3)
-
-
-def test_without_norm_activations_stay_in_range():
-    outputs = build("resnet50", 16, norm="none")(torch.randn(4, 3, 16, 16)).detach()
-    assert 1e-3 < float(outputs.std()) < 1e3
-
-
-def test_scale_shift_by_hand():
-    layer = ScaleShift(2)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([2.0, 3.0]))
-        layer.bias.copy_(torch.tensor([10.0, 20.0]))
-    result = layer(torch.ones(1, 2, 1, 2))
-    assert result.tolist() == [[[[12.0, 12.0]], [[23.0, 23.0]]]]
-
-
-def test_ranks_start_apart_and_seeds_repeat():
+def test_small_images_get_a_small_stem_and_larger_ones_torchvisions():
+    small, large = build("resnet18", SMALL_IMAGE - 1, norm="sync"), build("resnet18", SMALL_IMAGE, classes=1000)
+    assert isinstance(small.maxpool, nn.Identity) and isinstance(large.maxpool, nn.MaxPool2d)
+    assert (small.conv1.kernel_size, small.conv1.stride, large.conv1.kernel_size) == ((3, 3), (1, 1), (7, 7))
+    assert isinstance(small.bn1, nn.BatchNorm2d) and large.fc.out_features == 1000  # a mode synchronizes the norms
     a, again, other_rank, other_seed = build(), build(), build(rank=1), build(seed=5)
-    start = copy.deepcopy(a.state_dict())
-    assert all(torch.equal(start[name], value) for name, value in again.state_dict().items())
+    assert differ(a.state_dict(), again.state_dict()) == set()
     for model in (other_rank, other_seed):
-        assert not torch.equal(start["conv1.weight"], model.conv1.weight)
+        assert not torch.equal(a.conv1.weight, model.conv1.weight)
 
 
-def test_the_number_of_classes_is_the_data_sets():
-    assert build(classes=1000).fc.out_features == 1000
-
-
-@pytest.mark.parametrize("norm", ["batch", "sync"])
-def test_sync_norms_are_the_modes_work(norm):
-    assert isinstance(build(norm=norm).bn1, nn.BatchNorm2d)
-
-
-# Pretrained
+@pytest.mark.parametrize(("name", "norm"), [("resnet50", "none"), ("mobilenet_v3_small", "none"),
+                                            ("shufflenet_v2_x0_5", "group")])  # fmt: skip
+def test_without_batch_norm_images_do_not_see_each_other(name, norm):
+    """What makes equality of modes exact. There are the same parameters, and no statistics."""
+    images, with_norm, without = torch.randn(6, 3, 32, 32), build(name, 32), build(name, 32, norm=norm)
+    for (left, one), (right, other) in zip(with_norm.named_parameters(), without.named_parameters(), strict=True):
+        assert left == right and one.shape == other.shape and (norm == "none" or torch.equal(one, other)), left
+    assert list(without.buffers()) == [] and not any(isinstance(m, BATCH_NORMS) for m in without.modules())
+    groups = {m.num_channels: m.num_groups for m in without.modules() if isinstance(m, nn.GroupNorm)}
+    assert all(channels % number == 0 and number <= 8 for channels, number in groups.items())
+    for model in (with_norm, without):
+        torch.manual_seed(0)
+        whole = model.train(model is with_norm)(images)
+        torch.manual_seed(0)
+        same = torch.allclose(whole[:2] / whole.std(), model(images[:2]) / whole.std(), atol=1e-3)
+        assert same == (model is without)
 
 
 def differ(a: dict, b: dict) -> set[str]:
@@ -165,7 +105,7 @@ def test_the_momentum_of_every_batch_norm_can_be_set():
     assert len(norms) == 20 and {norm.momentum for norm in norms} == {0.01}
     synced = replace_norms(build(bn_momentum=0.01), functools.partial(ReducedBatchNorm2d, None))
     assert {m.momentum for m in synced.modules() if isinstance(m, nn.BatchNorm2d)} == {0.01}
-    with pytest.raises(UserError, match=r"BN_MOMENTUM .* MODEL=alexnet has none"):
+    with refuses("BN_MOMENTUM", "MODEL=alexnet"):
         build("alexnet", 64, bn_momentum=0.01)
 
 
@@ -177,22 +117,17 @@ def weights_file(tmp_path_factory):
     return path, state
 
 
-def test_pretrained_weights_are_loaded(weights_file, capsys):
-    path, state = weights_file
-    assert differ(build(pretrained=str(path)).state_dict(), state) == set()
-    assert capsys.readouterr().out == ""  # nothing to say: everything was taken
-
-
 def test_of_several_weights_in_a_file_it_is_said_which_were_taken(tmp_path):
     path, state, average = tmp_path / "w.pt", build(seed=5).state_dict(), build(seed=6).state_dict()
     torch.save({"epoch": 90, "model_ema": average, "model": state}, path)
     notes = []
     assert differ(build(pretrained=str(path), say=notes.append).state_dict(), state) == set()
-    assert notes == ["w.pt has weights under model, model_ema: those of model were taken"]
+    (note,) = notes
+    assert all(name in note for name in ("w.pt", "model_ema"))
     notes.clear()
     named = build(pretrained=f"{path}#model_ema", say=notes.append)
     assert differ(named.state_dict(), average) == set() and notes == []
-    with pytest.raises(UserError, match=re.escape("w.pt has nothing under ema (its keys: epoch, model_ema, model)")):
+    with refuses("w.pt", "ema", "epoch", "model_ema", "model"):
         build(pretrained=f"{path}#ema")
 
 
@@ -203,32 +138,31 @@ def test_ranks_read_the_same_weights_and_differ_in_a_fresh_head(weights_file):
     assert differ(first.state_dict(), second.state_dict()) == {"fc"}
     del state["fc.weight"], state["fc.bias"]
     assert differ(state, first.state_dict()) == set()
-    assert notes[:2] == [
-        f"fc.weight [4, 512] stays fresh: {path.name} has it [10, 512]",
-        f"fc.bias [4] stays fresh: {path.name} has it [10]",
-    ]
-
-
-def test_to_evaluate_everything_must_fit(weights_file):
-    path, _ = weights_file
-    with pytest.raises(UserError, match=re.escape(f"{path} does not fit this model: of another shape fc.weight")):
+    weight, bias = notes[:2]
+    assert "fc.weight [4, 512]" in weight and "[10, 512]" in weight and path.name in weight
+    assert "fc.bias [4]" in bias and "[10]" in bias
+    with refuses(path, "fc.weight"):  # to evaluate, everything must fit
         build(pretrained=str(path), classes=4, evaluate=True)
 
 
-def test_weights_of_another_architecture_are_refused(weights_file):
+@pytest.mark.parametrize(
+    ("model", "options", "values"),
+    [
+        ("resnet34", {}, ()),
+        ("resnet18", {"norm": "none"}, ("bn1.running_mean", "bn1.running_var")),
+        ("resnet18", {"size": SMALL_IMAGE}, ("conv1.weight", "[64, 3, 3, 3]", "[64, 3, 7, 7]")),
+    ],
+)
+def test_weights_of_another_architecture_are_refused(weights_file, model, options, values):
     path, _ = weights_file
-    with pytest.raises(UserError, match=re.escape(f"{path} does not fit this model: ")):
-        build("resnet34", pretrained=str(path))
-    with pytest.raises(UserError, match=r"unexpected bn1.running_mean, bn1.running_var"):
-        build(pretrained=str(path), norm="none")
-    with pytest.raises(UserError, match=r"of another shape conv1.weight \[64, 3, 3, 3\] for \[64, 3, 7, 7\]"):
-        build(pretrained=str(path), size=SMALL_IMAGE)
+    with refuses(path, *values):
+        build(model, pretrained=str(path), **options)
 
 
 def test_a_file_with_code_needs_trust(tmp_path):
     path, whole = tmp_path / "whole.pt", build(seed=5)
     torch.save(whole, path)
-    with pytest.raises(UserError, match="ALLOW_PICKLE=1"):
+    with refuses("ALLOW_PICKLE=1"):
         build(pretrained=str(path))
     assert differ(build(pretrained=str(path), trust=True).state_dict(), whole.state_dict()) == set()
 
@@ -246,24 +180,21 @@ def hub(tmp_path, monkeypatch):
     return folder
 
 
-def test_without_a_network_the_file_and_its_place_are_named(hub):
+def test_without_a_network_the_file_and_its_place_are_named(hub, monkeypatch):
+    """Also by a proxy that takes the connection and never answers, and for a download that was cut short."""
     weights = tv.ResNet18_Weights.DEFAULT
-    with pytest.raises(UserError) as caught:
+    path = hub / os.path.basename(weights.url)
+    with refuses(path, weights.url):
         build(pretrained="torchvision")
-    line = str(caught.value)
-    assert f"{hub}/{os.path.basename(weights.url)} does not exist and cannot be downloaded" in line
-    assert f"download {weights.url} elsewhere" in line and "\n" not in line
-    assert {name.rpartition(".")[2] for name in os.listdir(hub)} <= {"lock"}
-
-
-def test_a_download_that_stands_still_ends(hub, monkeypatch):
-    """A proxy that takes the connection and never answers."""
     monkeypatch.setattr(once, "SILENT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(UserError, match=r"cannot be downloaded .*timed out"):
+        with refuses(path):
             build(pretrained="torchvision")
     assert {name.rpartition(".")[2] for name in os.listdir(hub)} <= {"lock"} and socket.getdefaulttimeout() is None
+    path.write_bytes(b"PK\x03\x04 and no more")
+    with refuses(path):
+        build(pretrained="torchvision")
 
 
 def test_torchvisions_weights_leave_a_fresh_head_and_a_small_stem_and_say_so(hub):
@@ -276,16 +207,8 @@ def test_torchvisions_weights_leave_a_fresh_head_and_a_small_stem_and_say_so(hub
         for name, value in loaded.items():
             expected = drawn if name.partition(".")[0] in fresh else source.state_dict()
             assert torch.equal(value, expected[name]), name
-    assert notes[0].startswith("conv1.weight [64, 3, 3, 3] stays fresh: ") and notes[0].endswith("[64, 3, 7, 7]")
+    assert "[64, 3, 3, 3]" in notes[0] and "[64, 3, 7, 7]" in notes[0]
     assert differ(build(size=64, classes=1000, pretrained="torchvision").state_dict(), source.state_dict()) == set()
-
-
-def test_a_download_that_was_cut_short_is_one_line(hub):
-    path = hub / os.path.basename(tv.ResNet18_Weights.DEFAULT.url)
-    path.write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(UserError, match=re.escape(f"{path} cannot be read")) as caught:
-        build(pretrained="torchvision")
-    assert "\n" not in str(caught.value)
 
 
 def test_torchvisions_old_names_and_second_outputs(hub):
@@ -298,16 +221,11 @@ def test_torchvisions_old_names_and_second_outputs(hub):
     assert model.fc.out_features == 10
 
 
-# Freezing
-
-
 def trained(model) -> set[str]:
-    """The top of the names of what is trained."""
     return {name.partition(".")[0] for name, p in model.named_parameters() if p.requires_grad}
 
 
 def step(model, plain) -> None:
-    """One step of training on random images."""
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, weight_decay=0.1)
     nn.functional.cross_entropy(model(torch.randn(4, 3, 8, 8)), torch.tensor([0, 1, 2, 3])).backward()
     optimizer.step()
@@ -326,35 +244,30 @@ def test_names_say_what_is_trained(options, expected):
     model = build(say=notes.append, **options)
     assert trained(model) == expected
     frozen = sum(not p.requires_grad for p in model.parameters())
-    assert len(notes) == 1 and notes[0].startswith(f"{frozen} of 62 parameters are frozen: conv1.weight, ")
-    assert notes[0].endswith(f" and {frozen - 4} more")  # and not each of them
-
-
-def test_frozen_names_are_returned():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    assert freeze_parameters(model, "0.*", None) == ["0.weight", "0.bias"]
+    (note,) = notes
+    assert f"{frozen} of 62" in note and "conv1.weight" in note and f"{frozen - 4} more" in note  # and not each of them
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "values"),
     [
-        ({"freeze": "layr1*"}, r"FREEZE: no parameter is called layr1\*: did you mean layer"),
-        ({"freeze": "conv1*,layer1"}, r"FREEZE: no parameter is called layer1: did you mean layer1\.\*"),
-        ({"train_only": "head*"}, r"FREEZE: no parameter is called head\*: this model has conv1\.\*, bn1\.\*"),
-        ({"freeze": "*"}, r"FREEZE=\* leaves nothing to train"),
+        ({"freeze": "layr1*"}, ("FREEZE", "layr1*", "layer")),  # with a suggestion
+        ({"freeze": "conv1*,layer1"}, ("FREEZE", "layer1.*")),
+        ({"train_only": "head*"}, ("FREEZE", "head*", "conv1.*, bn1.*")),
+        ({"freeze": "*"}, ("FREEZE=*",)),
     ],
 )
-def test_patterns_that_cannot_be_meant_are_refused(options, message):
-    with pytest.raises(UserError, match=message) as caught:
+def test_patterns_that_cannot_be_meant_are_refused(options, values):
+    with refuses(*values):
         build(**options)
-    assert "\n" not in str(caught.value)
 
 
 def test_ddp_takes_steps_with_frozen_parameters():
-    """Two steps: DDP finds out in the second forward that a gradient of the first never came."""
+    """Two steps: DDP finds out in the second forward that a gradient of the first never came. Statistics of frozen
+    norms stay, and the others move."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        plain = build(freeze="conv1*,bn1*,layer1*,layer2*")
+        plain = build(freeze="conv1*,bn1*,layer1*,layer2*,layer3.0.bn1*")
         start = copy.deepcopy(plain.state_dict())
         model = nn.parallel.DistributedDataParallel(plain)
         step(model, plain)
@@ -363,43 +276,22 @@ def test_ddp_takes_steps_with_frozen_parameters():
         dist.destroy_process_group()
     for parameter in plain.parameters():
         assert (parameter.grad is not None) == parameter.requires_grad
-    assert differ(start, plain.state_dict()) == {"layer3", "layer4", "fc"}  # buffers too, and weight decay
-
-
-def test_statistics_of_frozen_norms_stay_and_the_others_move():
-    model = build(freeze="conv1*,bn1*,layer1*,layer2.0.bn1*")
-    start = copy.deepcopy(model.state_dict())
-    step(model, model)
-    now = model.state_dict()
+    now = plain.state_dict()
+    assert differ(start, now) == {"layer3", "layer4", "fc"}  # buffers too, and weight decay
     moved = {key for key in now if key.endswith("running_mean") and not torch.equal(now[key], start[key])}
-    norms = {f"{name}.running_mean" for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d)}
-    assert norms - moved == {k for k in norms if k.startswith(("bn1.", "layer1.", "layer2.0.bn1."))}
+    norms = {f"{name}.running_mean" for name, m in plain.named_modules() if isinstance(m, nn.BatchNorm2d)}
+    assert norms - moved == {k for k in norms if k.startswith(("bn1.", "layer1.", "layer2.", "layer3.0.bn1."))}
 
 
-def test_after_validation_frozen_norms_are_still_frozen():
+def test_after_validation_what_is_frozen_stays_so():
+    """And dropout before a trained head is on, inside a frozen part off."""
     model = build(freeze="bn1*,layer1*")
     model.eval()
     train_mode(model)
     assert model.training and model.layer2.training and model.layer2[0].bn1.training
     assert not model.bn1.training and not model.layer1[0].bn1.training
-
-
-def test_train_mode_of_a_model_that_is_trained_whole_is_train():
-    model = build("mobilenet_v3_small", 32).eval()
-    train_mode(model)
-    assert all(module.training for module in model.modules())
-
-
-def test_dropout_before_a_trained_head_stays_on_and_inside_a_frozen_part_is_off():
     part = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     model = nn.Sequential(part, nn.Dropout(), nn.Linear(2, 2))
-    freeze_parameters(model, "0.*", None)
+    assert freeze_parameters(model, "0.*", None) == ["0.0.weight", "0.0.bias"]
     train_mode(model)
     assert (part[1].training, model[1].training) == (False, True)
-
-
-def test_a_checkpoint_of_a_run_with_frozen_parts_fits_one_without(tmp_path):
-    """Freezing is not part of the weights."""
-    path, model = tmp_path / "latest.pt", build(freeze="conv1*", seed=5)
-    checkpoint.save(path, {"model": model.state_dict()})
-    assert differ(build(pretrained=str(path)).state_dict(), model.state_dict()) == set()

@@ -11,31 +11,25 @@ SIZES = [(100, 12), (97, 8), (1437, 64), (10, 7), (5, 12)]  # (images, global ba
 
 
 def take(num_images, seed, global_batch, count):
-    """The first ``count`` global batches."""
     return list(itertools.islice(sharding.global_batches(num_images, seed, global_batch), count))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
 def test_the_ranks_shards_make_up_the_global_batch(world_size):
+    """DP cuts its batch with ``chunk``, so chunk d must be what rank d of DDP reads."""
     for batch in take(1437, 0, 6 * world_size, 4):
         shards = [sharding.shard(batch, rank, 1, world_size) for rank in range(world_size)]
         assert {len(part) for part in shards} == {6}
         assert sorted(np.concatenate(shards)) == sorted(batch)
-
-
-@pytest.mark.parametrize("devices", [1, 2, 3, 4])
-def test_dps_chunk_d_is_ddps_rank_d(devices):
-    """DP cuts its batch with ``chunk``, so chunk d must be what rank d of DDP reads."""
-    for batch in take(1437, 3, 5 * devices, 3):
-        chunks = np.split(sharding.shard(batch, 0, devices, devices), devices)
-        for device, chunk in enumerate(chunks):
-            assert chunk.tolist() == sharding.shard(batch, device, 1, devices).tolist()
+        chunks = np.split(sharding.shard(batch, 0, world_size, world_size), world_size)
+        assert [chunk.tolist() for chunk in chunks] == [shard.tolist() for shard in shards]
 
 
 @pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
 def test_an_epoch_loses_no_image_and_repeats_none(num_images, global_batch):
-    steps = sharding.steps_of_epochs(num_images, 3, global_batch)[-1]
-    stream = np.concatenate(take(num_images, 0, global_batch, steps))
+    batches = take(num_images, 0, global_batch, sharding.steps_of_epochs(num_images, 3, global_batch)[-1])
+    assert {len(batch) for batch in batches} == {global_batch}
+    stream = np.concatenate(batches)
     for epoch in range(3):
         draws = stream[epoch * num_images : (epoch + 1) * num_images]
         assert sorted(draws % num_images) == list(range(num_images))
@@ -50,36 +44,17 @@ def test_a_stream_goes_on_where_it_was_left_whatever_the_batch(num_images, globa
     assert np.concatenate(rest).tolist() == whole[seen : seen + 20 * global_batch].tolist()
 
 
-@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
-def test_every_batch_is_full(num_images, global_batch):
-    assert {len(batch) for batch in take(num_images, 0, global_batch, 20)} == {global_batch}
-
-
 def test_the_order_changes_each_epoch_and_with_the_seed():
     orders = [sharding.epoch_permutation(1437, seed, epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
     assert all(a != b for a, b in itertools.combinations(orders, 2))
-
-
-def test_the_same_seed_gives_the_same_order():
-    a, b = take(1437, 7, 48, 40), take(1437, 7, 48, 40)
-    assert np.array_equal(a, b)
+    assert sharding.epoch_permutation(1437, 1, 1).tolist() == orders[-1]
 
 
 @pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
-def test_an_epochs_last_step_holds_its_last_image(num_images, global_batch):
-    ends = sharding.steps_of_epochs(num_images, 4, global_batch)
-    for epoch, end in enumerate(ends, start=1):
-        assert (end - 1) * global_batch < epoch * num_images <= end * global_batch
-
-
-def test_no_epochs_have_no_steps():
-    assert sharding.steps_of_epochs(100, 0, 10) == []
-
-
-@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
-@pytest.mark.parametrize("before", [1, 3, 10])
+@pytest.mark.parametrize("before", [0, 1, 10])
 def test_epochs_of_a_resumed_run_end_where_their_last_image_is(num_images, global_batch, before):
     """A run of ``before`` steps of 7 images goes on with another batch."""
+    assert sharding.steps_of_epochs(num_images, 0, global_batch) == []
     seen = before * 7
     ends = sharding.steps_of_epochs(num_images, 4, global_batch, step=before, images_seen=seen)
     for epoch, end in enumerate(ends, 1):

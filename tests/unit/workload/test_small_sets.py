@@ -20,9 +20,9 @@ import torch
 import torchvision
 from torchvision.transforms import v2
 
-from bench.errors import UserError
 from bench.workload.images.augment import crop_and_flip, example_seeds
 from bench.workload.images.small_sets import CIFAR10, FASHION_MNIST, SmallSet
+from tests.runs import refuses
 
 N_TRAIN, N_TEST = 20, 10
 RAW = Path("FashionMNIST", "raw")
@@ -30,12 +30,10 @@ FashionMnist, Cifar10 = functools.partial(SmallSet, FASHION_MNIST), functools.pa
 
 
 def md5(data: bytes) -> str:
-    """A checksum as torchvision's lists hold it."""
     return hashlib.md5(data).hexdigest()
 
 
 def fashion_arrays(train: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Images [n, 28, 28] and labels [n]."""
     rng, n = np.random.default_rng(train), N_TRAIN if train else N_TEST
     return rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), np.arange(n, dtype=np.uint8) % 10
 
@@ -52,7 +50,6 @@ def fashion_files() -> dict[str, bytes]:
 
 
 def write_all(folder: Path, files: dict[str, bytes]) -> None:
-    """Files by name."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
@@ -60,7 +57,6 @@ def write_all(folder: Path, files: dict[str, bytes]) -> None:
 
 @pytest.fixture
 def fashion(tmp_path) -> Path:
-    """A data_dir with FashionMNIST."""
     write_all(tmp_path / RAW, fashion_files())
     return tmp_path
 
@@ -75,13 +71,11 @@ def archives(monkeypatch) -> dict[str, bytes]:
 
 
 def cifar_arrays(train: bool) -> tuple[np.ndarray, list[int]]:
-    """Images [n, 3, 32, 32] and labels."""
     rng, n = np.random.default_rng(10 + train), N_TRAIN if train else N_TEST
     return rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8), [i % 10 for i in range(n)]
 
 
 def cifar_files() -> dict[str, bytes]:
-    """CIFAR-10's seven files: pickled batches and the names of the classes."""
     files = {}
     (images, labels), (test_images, test_labels) = cifar_arrays(True), cifar_arrays(False)
     for b in range(5):
@@ -94,7 +88,6 @@ def cifar_files() -> dict[str, bytes]:
 
 @pytest.fixture
 def cifar(tmp_path, monkeypatch) -> Path:
-    """A data_dir with CIFAR-10."""
     files = cifar_files()
     sums = {name: md5(data) for name, data in files.items()}
     known = torchvision.datasets.CIFAR10
@@ -107,27 +100,24 @@ def cifar(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_fashion_mnist_is_what_the_files_hold(fashion, train):
+def test_a_set_is_what_its_files_hold(fashion, cifar, train):
+    """Grey images get three equal channels."""
     images, labels = fashion_arrays(train)
-    dataset = FashionMnist(fashion, 28, train, augment=False)
-    assert (len(dataset), dataset.num_classes, dataset.classes[9]) == (len(labels), 10, "Ankle boot")
-    pixels, got, skipped = dataset[np.array([3, 0, 3])]
+    check(FashionMnist(fashion, 28, train, augment=False), np.repeat(images[:, None], 3, axis=1), labels, "Ankle boot")
+    check(Cifar10(cifar, 32, train, augment=False), *cifar_arrays(train), "class9")
+
+
+def check(dataset, images, labels, last_class: str) -> None:
+    draws = np.array([3, 0, 3, len(labels) - 1])
+    pixels, got, skipped = dataset[draws]
+    assert (len(dataset), dataset.num_classes, dataset.classes[9]) == (len(labels), 10, last_class)
     assert (pixels.dtype, pixels.is_contiguous(), got.dtype, skipped) == (torch.uint8, True, torch.int64, [])
-    expected = np.repeat(images[[3, 0, 3], None], 3, axis=1)
-    assert np.array_equal(pixels.numpy(), expected) and got.tolist() == labels[[3, 0, 3]].tolist()
-
-
-@pytest.mark.parametrize("train", [True, False])
-def test_cifar10_is_what_the_files_hold(cifar, train):
-    images, labels = cifar_arrays(train)
-    dataset = Cifar10(cifar, 32, train, augment=False)
-    assert (len(dataset), dataset.classes) == (len(labels), [f"class{i}" for i in range(10)])
-    pixels, got, _ = dataset[np.arange(len(labels))]
-    assert np.array_equal(pixels.numpy(), images) and got.tolist() == labels
-    assert pixels.is_contiguous() and len(dataset.mean) == len(dataset.std) == 3
+    assert np.array_equal(pixels.numpy(), images[draws]) and got.tolist() == [labels[draw] for draw in draws]
+    assert len(dataset.mean) == len(dataset.std) == 3
 
 
 def test_other_sizes_are_resized(fashion, cifar):
+    (fashion / ".download.lock").mkdir()  # nothing has to be written here
     for dataset in (FashionMnist(fashion, 16, False), Cifar10(cifar, 48, False)):
         pixels, _, _ = dataset[np.arange(4)]
         size = dataset.image_size
@@ -135,8 +125,8 @@ def test_other_sizes_are_resized(fashion, cifar):
         assert pixels.shape == (4, 3, size, size) and torch.equal(pixels, expected)
 
 
-@pytest.mark.parametrize("padding", [2, 4])
-def test_training_takes_a_window_and_perhaps_mirrors_it(padding):
+def test_training_takes_a_window_and_perhaps_mirrors_it():
+    padding = 2
     image = torch.arange(1, 65, dtype=torch.uint8).reshape(1, 1, 8, 8)  # no pixel occurs twice, none is black
     padded = v2.functional.pad(image, [padding])
     places = [(top, left) for top in range(2 * padding + 1) for left in range(2 * padding + 1)]
@@ -158,12 +148,9 @@ def test_an_example_is_the_same_in_any_batch_and_new_in_each_epoch(cifar):
     assert not torch.equal(Cifar10(cifar, 32, True, seed=5)[np.arange(N_TRAIN)][0], epochs[0])
 
 
-def test_archives_downloaded_by_hand_are_taken(tmp_path, archives):
-    write_all(tmp_path / RAW, archives)
-    assert len(FashionMnist(tmp_path, 28, True)) == N_TRAIN
-
-
-def test_cifars_archive_downloaded_by_hand_is_taken(cifar, monkeypatch):
+def test_archives_downloaded_by_hand_are_taken(tmp_path, archives, cifar, monkeypatch):
+    write_all(tmp_path / "hand" / RAW, archives)
+    assert len(FashionMnist(tmp_path / "hand", 28, True)) == N_TRAIN
     archive = cifar / "cifar-10-python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(cifar / "cifar-10-batches-py", "cifar-10-batches-py")
@@ -172,32 +159,21 @@ def test_cifars_archive_downloaded_by_hand_is_taken(cifar, monkeypatch):
     assert len(Cifar10(cifar, 32, False)) == N_TEST
 
 
-def test_files_that_are_not_there_are_one_line_that_names_them(tmp_path, archives):
-    with pytest.raises(UserError) as caught:
-        FashionMnist(tmp_path / "none", 28, True)
-    said = str(caught.value)
-    assert "\n" not in said and str(tmp_path / "none" / RAW) in said and all(name in said for name in archives)
-
-
-def test_cifar_that_is_not_there_or_damaged_is_one_line(cifar, tmp_path):
+def test_what_is_not_there_or_damaged_is_one_line_that_names_its_place(tmp_path, archives, fashion, cifar):
+    none = tmp_path / "none"
+    with refuses(none / RAW, *archives):
+        FashionMnist(none, 28, True)
     (cifar / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"damaged")
-    for folder in (cifar, tmp_path / "none"):
-        with pytest.raises(UserError) as caught:
+    for folder in (cifar, none):
+        with refuses(folder, "cifar-10-python.tar.gz"):
             Cifar10(folder, 32, True)
-        said = str(caught.value)
-        assert "\n" not in said and str(folder) in said and "cifar-10-python.tar.gz" in said
-
-
-def test_a_truncated_file_is_one_line(fashion, archives):
     path = fashion / RAW / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"FashionMNIST.*damaged") as caught:
+    with refuses("FashionMNIST"):
         FashionMnist(fashion, 28, True)
-    assert "\n" not in str(caught.value)
 
 
 def length_in_process(data_dir, out):
-    """What one process of several does."""
     Path(out).write_text(str(len(FashionMnist(data_dir, 28, True))))
 
 
@@ -235,8 +211,3 @@ def test_one_of_several_processes_downloads(tmp_path, archives, monkeypatch):
         server.shutdown()
     assert [out.read_text() for out in outs] == [str(N_TRAIN)] * 3
     assert alone >= 4 and len(asked) == 2 * alone  # three asked for no more than one does
-
-
-def test_the_files_are_read_where_nothing_may_be_written(fashion):
-    (fashion / ".download.lock").mkdir()  # a lock cannot be made here
-    assert len(FashionMnist(fashion, 28, True)) == N_TRAIN
