@@ -76,7 +76,6 @@ class Server:
         return [r.path for r in self.requests if r.is_read and r.path.endswith(key)]
 
     def close(self) -> None:
-        """Stop serving."""
         self.server.shutdown()
         self.thread.join()
         self.server.server_close()
@@ -90,7 +89,6 @@ class Bucket:
         self.client.create_bucket(Bucket=name)
 
     def put(self, key: str, content: bytes, **options) -> None:
-        """Store an object."""
         self.client.put_object(Bucket=self.name, Key=key, Body=content, **options)
 
     def put_in_parts(self, key: str, content: bytes) -> None:
@@ -101,16 +99,13 @@ class Bucket:
         self.client.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": tag}]})
 
     def delete(self, key: str) -> None:
-        """Remove an object."""
         self.client.delete_object(Bucket=self.name, Key=key)
 
     def objects(self) -> dict[str, bytes]:
-        """All that it holds."""
         listing = self.client.list_objects_v2(Bucket=self.name).get("Contents", [])
         return {o["Key"]: self.client.get_object(Bucket=self.name, Key=o["Key"])["Body"].read() for o in listing}
 
     def url(self, prefix: str = "") -> str:
-        """s3://bucket/prefix"""
         return f"s3://{self.name}/{prefix}".rstrip("/")
 
 

@@ -18,7 +18,7 @@ needs_http = pytest.mark.skipif(
     reason="aiohttp is not installed (the extra data); with CI=true this is a failure",
 )
 LIMIT_S = 60
-SOON_S = 6
+SOON_S = 3
 BODY = some_bytes(3000, "http")
 
 
@@ -71,8 +71,6 @@ def web():
 
 
 def only_read(lie):
-    """A lie told when the bytes are asked for, and not before."""
-
     def answer(handler):
         lie(handler) if handler.command == "GET" else handler.send(BODY)
 
@@ -80,13 +78,11 @@ def only_read(lie):
 
 
 def cut(handler):
-    """Half of the bytes, and the connection is closed."""
     handler.send(BODY[:1500], length=len(BODY))
     handler.close_connection = True
 
 
 def round_and_round(handler):
-    """A redirection to itself."""
     handler.send(b"", {"Location": handler.path}, status=302)
 
 
@@ -98,7 +94,6 @@ def drop_by_drop(handler):
 
 
 def growing(handler):
-    """Another size each time that it is asked."""
     handler.server.grown = getattr(handler.server, "grown", 0) + 1
     handler.send(BODY + b"x" * handler.server.grown)
 
@@ -129,8 +124,8 @@ def test_a_true_answer_by_http(web, tmp_path):
 def test_bytes_that_are_not_those_that_were_announced(web, tmp_path, lie):
     web.lies["/set/a"] = only_read(lie)
     started = time.monotonic()
-    line = error_of(f"{web.url}/a", tmp_path, LIMIT_S)
-    assert line.startswith(f"{web.url}/a: ") and "not done within" not in line and time.monotonic() - started < LIMIT_S
+    assert f"{web.url}/a" in error_of(f"{web.url}/a", tmp_path, LIMIT_S)
+    assert time.monotonic() - started < LIMIT_S
     no_file_looks_whole(tmp_path, {})
 
 
@@ -139,70 +134,83 @@ def test_bytes_that_are_not_those_that_were_announced(web, tmp_path, lie):
 def test_bytes_that_come_one_by_one_end_within_the_limit(web, tmp_path, lie):
     web.lies["/set/a"] = lie
     started = time.monotonic()
-    assert f"not done within the limit of {SOON_S} s" in error_of(f"{web.url}/a", tmp_path, SOON_S)
+    assert f"{SOON_S} s" in error_of(f"{web.url}/a", tmp_path, SOON_S)
     assert time.monotonic() - started < SOON_S + 20
     no_file_looks_whole(tmp_path, {})
 
 
 @needs_http
-def test_a_listing_without_end_ends_within_the_limit(web, tmp_path):
+@needs_s3
+@pytest.mark.parametrize("kind", ["http", "s3"])
+def test_a_listing_without_end_ends_within_the_limit(web, bucket, tmp_path, kind):
     web.names = ["a", "deeper/"]  # and in each of them the same again
+    bucket.put("set/a", b"aaa")
+    bucket.server.fault = listing(MORE="true")
     started = time.monotonic()
-    error_of(web.url, tmp_path, SOON_S)
+    error_of(web.url if kind == "http" else bucket.url("set"), tmp_path, SOON_S)
     assert time.monotonic() - started < SOON_S + 20
     no_file_looks_whole(tmp_path, {})
 
 
-LISTING = """<?xml version="1.0"?><ListBucketResult><Name>BUCKET</Name><Prefix>set</Prefix><KeyCount>1</KeyCount>
+LISTING = """<?xml version="1.0"?><ListBucketResult><Name>b</Name><Prefix>set</Prefix><KeyCount>1</KeyCount>
 <MaxKeys>1000</MaxKeys><IsTruncated>MORE</IsTruncated><NextContinuationToken>again</NextContinuationToken>
 <Contents><Key>set/KEY</Key><Size>SIZE</Size><ETag>"ETAG"</ETag><LastModified>2026-01-01T00:00:00Z</LastModified>
 </Contents></ListBucketResult>"""
 
 
-def listing(bucket, **words):
-    """A fault: a listing with these words in it, whatever is stored."""
+def listing(**words):
+    """A listing with these words in it, whatever is stored."""
     text = LISTING
-    for name, word in ({"BUCKET": bucket.name, "MORE": "false", "KEY": "a", "SIZE": 3, "ETAG": "x"} | words).items():
+    for name, word in ({"MORE": "false", "KEY": "a", "SIZE": 3, "ETAG": "x"} | words).items():
         text = text.replace(name, str(word))
     return lambda request: (200, text.encode()) if "list-type" in request.query else None
 
 
+def bodies(*answers):
+    """Answers to those who ask for the bytes; the last one stays."""
+    left = [answer if answer is None or isinstance(answer, tuple) else (200, answer) for answer in answers]
+    return lambda request: (left.pop(0) if len(left) > 1 else left[0]) if reading(request) else None
+
+
+LIES = {
+    "a size of 2": listing(SIZE=2),
+    "a size of 4": listing(SIZE=4),
+    "a size of 0": listing(SIZE=0),
+    "a size below 0": listing(SIZE=-3),
+    "a size of no disk": listing(SIZE=10**18),
+    "a size that is no number": listing(SIZE="x"),
+    "another file": listing(KEY="b"),
+    "no listing": lambda request: (200, b"<html>log in first</html>") if "list-type" in request.query else None,
+    "nothing": bodies(b""),
+    "too little": bodies(b"a"),
+    "too much": bodies(b"aaaa"),
+    "another page": bodies(b"<html>"),
+    "other bytes": bodies(b"aab"),
+}
+
+
 @needs_s3
-@pytest.mark.parametrize(
-    "words",
-    [{"SIZE": 2}, {"SIZE": 4}, {"SIZE": 0}, {"SIZE": -3}, {"SIZE": 10**18}, {"KEY": "b"}, {"SIZE": "x"}],
-    ids=str,
-)
-def test_a_listing_that_lies(bucket, tmp_path, words):
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_of_s3(bucket, tmp_path, lie):
     bucket.put("set/a", b"aaa")
-    bucket.server.fault = listing(bucket, **words)
+    bucket.server.fault = LIES[lie]
     started = time.monotonic()
     line = error_of(bucket.url("set"), tmp_path, LIMIT_S)
-    assert bucket.url("set") in line or "no space left" in line
+    assert bucket.url("set") in line or str(tmp_path) in line  # for which no space is left
     assert time.monotonic() - started < LIMIT_S
     no_file_looks_whole(tmp_path, {})
 
 
 @needs_s3
-def test_a_listing_that_always_has_more_ends_within_the_limit(bucket, tmp_path):
+def test_what_s3_is_forgiven(bucket, tmp_path):
+    """The ETag of a file encrypted by KMS is no MD5."""
     bucket.put("set/a", b"aaa")
-    bucket.server.fault = listing(bucket, MORE="true")
-    started = time.monotonic()
-    error_of(bucket.url("set"), tmp_path, SOON_S)
-    assert time.monotonic() - started < SOON_S + 20
-
-
-@needs_s3
-@pytest.mark.parametrize("body", [b"", b"a", b"aaaa", b"<html>", b"aab"], ids=str)
-def test_an_object_that_is_another_one_than_was_listed(bucket, tmp_path, body):
-    bucket.put("set/a", b"aaa")
-    bucket.server.fault = lambda request: (200, body) if reading(request) else None
-    line = error_of(bucket.url("set"), tmp_path, LIMIT_S)
-    assert line.startswith(bucket.url("set"))
-    no_file_looks_whole(tmp_path, {})
-
-
-@needs_s3
-def test_an_answer_that_is_no_listing(bucket, tmp_path):
-    bucket.server.fault = lambda request: (200, b"<html>log in first</html>") if "list-type" in request.query else None
-    assert error_of(bucket.url("set"), tmp_path, LIMIT_S).startswith(bucket.url("set"))
+    errors = [500, 504]
+    faults = {"wrong bytes": bodies(b"aab", None), "errors": bodies((503, b""), (502, b""), None),
+              "no listing": lambda r: (errors.pop(), b"") if "list-type" in r.query and errors else None}  # fmt: skip
+    for name, fault in faults.items():
+        bucket.server.fault = fault
+        assert content(storage.stage(bucket.url("set"), tmp_path / name, LIMIT_S)) == {"a": b"aaa"}
+    bucket.put("set/a", b"ENCRYPTED", ServerSideEncryption="aws:kms")  # moto's ETag is of these bytes
+    bucket.server.fault = bodies(b"plaintext")
+    assert content(storage.stage(bucket.url("set"), tmp_path / "kms", LIMIT_S)) == {"a": b"plaintext"}

@@ -1,13 +1,12 @@
 """bench/storage/labels.py: the classes of flat images from the files that come with ImageNet, and what is none."""
 
-import io
 import tarfile
 
 import numpy as np
 import pytest
 
-from bench.errors import UserError
 from bench.storage import labels
+from tests.runs import refuses
 
 IMAGES = [f"ILSVRC2012_val_0000000{n}.JPEG" for n in (1, 2, 3, 4)]
 CLASSES = ["n01", "n02", "n03"]
@@ -16,7 +15,6 @@ IDS = {"n03": 1, "n01": 2, "n02": 7}  # ImageNet's numbers are not in the order 
 
 
 def ground_truth(folder, meta: str | None = "meta.mat"):
-    """The development kit's two files."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / labels.GROUND_TRUTH).write_text("".join(f"{IDS[name]}\n" for name in WANTED))
     if meta == "meta.txt":
@@ -32,17 +30,8 @@ def ground_truth(folder, meta: str | None = "meta.mat"):
 
 
 def written(tmp_path, text: str):
-    """A list in a file."""
     (tmp_path / "list.txt").write_text(text)
     return tmp_path / "list.txt"
-
-
-def the_line(*arguments) -> str:
-    """The one line with which labels are refused."""
-    with pytest.raises(UserError) as caught:
-        labels.classes_of(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 ROWS = list(zip(IMAGES, WANTED, strict=True))
@@ -61,68 +50,59 @@ LISTS = {
 @pytest.mark.parametrize("form", LISTS)
 def test_a_list_of_names_and_classes(tmp_path, form):
     assert labels.classes_of(written(tmp_path, LISTS[form]), IMAGES, CLASSES) == WANTED
+    file = written(tmp_path, "a.png 10\nb.png 2\n")  # names that are numbers are names first
+    assert labels.classes_of(file, ["a.png", "b.png"], ["10", "2", "7"]) == ["10", "2"]
 
 
 @pytest.mark.parametrize("meta", ["meta.mat", "meta.txt"])
-@pytest.mark.parametrize("named", ["the file", "its folder", "the kit", "the kit's archive"])
-def test_imagenets_ground_truth(tmp_path, meta, named):
+def test_imagenets_ground_truth(tmp_path, meta):
+    """By the name of the file, its folder, the kit, or the kit's archive."""
     file = ground_truth(tmp_path / "kit" / "data", meta)
     archive = tmp_path / "kit.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(tmp_path / "kit", "ILSVRC2012_devkit_t12")
-    places = {"the file": file, "its folder": file.parent, "the kit": tmp_path / "kit", "the kit's archive": archive}
-    assert labels.classes_of(places[named], IMAGES) == WANTED
-
-
-def test_class_names_that_are_numbers_are_names_first(tmp_path):
-    file = written(tmp_path, "a.png 10\nb.png 2\n")
-    assert labels.classes_of(file, ["a.png", "b.png"], ["10", "2", "7"]) == ["10", "2"]
+    for place in (file, file.parent, tmp_path / "kit", archive):
+        assert labels.classes_of(place, IMAGES) == WANTED
+    assert labels.find(tmp_path) is None and labels.find(file.parent) == file
+    (file.parent / "val_labels.csv").write_text(LISTS["commas"])
+    assert labels.find(file.parent) == file.parent / "val_labels.csv"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "values"),
     [
-        ("", "has no label for 4 of 4 images"),
-        (LISTS["commas"].replace(IMAGES[2], "other.JPEG"), "line 3: 'other.JPEG,n02'"),
-        (LISTS["commas"].replace(",n02", ","), "line 3"),
-        (LISTS["commas"] + f"{IMAGES[0]},n01\n", f"line 5: {IMAGES[0]} has the label n03 already"),
-        (LISTS["tabs"].replace(f"{IMAGES[3]}\tn03\n", ""), f"no label for 1 of 4 images, {IMAGES[3]} among them"),
-        (LISTS["numbers from 0"].replace(" 2", " 3"), "3 is not a class: numbers count the 3 sorted"),
-        ("1\n2\n3\n4\n", "put meta.mat"),
+        ("", ["4 of 4"]),
+        (LISTS["commas"].replace(IMAGES[2], "other.JPEG"), ["line 3", "other.JPEG,n02"]),
+        (LISTS["commas"].replace(",n02", ","), ["line 3"]),
+        (LISTS["commas"] + f"{IMAGES[0]},n01\n", ["line 5", IMAGES[0], "n03"]),
+        (LISTS["tabs"].replace(f"{IMAGES[3]}\tn03\n", ""), ["1 of 4", IMAGES[3]]),
+        (LISTS["numbers from 0"].replace(" 2", " 3"), ["3"]),
+        ("1\n2\n3\n4\n", ["meta.mat"]),
     ],
 )
-def test_labels_that_do_not_fit_are_one_line(tmp_path, text, words):
-    assert words in the_line(written(tmp_path, text), IMAGES, CLASSES)
+def test_labels_that_do_not_fit_are_one_line(tmp_path, text, values):
+    with refuses(*values):
+        labels.classes_of(written(tmp_path, text), IMAGES, CLASSES)
 
 
 def test_what_is_no_labels_file_is_one_line(tmp_path):
-    assert "cannot be read" in the_line(tmp_path / "nowhere.txt", IMAGES)
+    def refused(path, *values, images=IMAGES):
+        with refuses(path, *values):
+            labels.classes_of(path, images)
+
+    refused(tmp_path / "nowhere.txt")
     (tmp_path / "image.txt").write_bytes(b"\xff\xd8\xff\xe0")
-    assert "not text" in the_line(tmp_path / "image.txt", IMAGES)
-    assert f"holds no {labels.GROUND_TRUTH}" in the_line(tmp_path, IMAGES)
+    refused(tmp_path / "image.txt")
+    refused(tmp_path, labels.GROUND_TRUTH)
     (tmp_path / "kit.tar.gz").write_bytes(b"\x1f\x8b, and no more")
-    assert "cannot be read" in the_line(tmp_path / "kit.tar.gz", IMAGES)
+    refused(tmp_path / "kit.tar.gz")
     with (tmp_path / "large.txt").open("wb") as file:
         file.truncate(labels.MOST_BYTES + 1)
-    assert "more than 64 MiB" in the_line(tmp_path / "large.txt", IMAGES)
-
-
-def test_a_ground_truth_that_does_not_fit_is_one_line(tmp_path):
+    refused(tmp_path / "large.txt", "64 MiB")
+    refused(written(tmp_path, LISTS["numbers from 0"]))  # numbers without class names mean nothing
     file = ground_truth(tmp_path)
-    assert "4 labels for 3 images" in the_line(file, IMAGES[:3])
+    refused(file, "4", "3", images=IMAGES[:3])
     file.write_text("1\n2\n3\n1\n")
-    assert "3 is not a class in meta.mat" in the_line(file, IMAGES)
-    (tmp_path / "meta.mat").write_bytes(io.BytesIO(b"no matrix at all" * 20).read())
-    assert "meta.mat beside" in the_line(file, IMAGES)
-
-
-def test_numbers_without_class_names_mean_nothing(tmp_path):
-    assert "unpack the training images" in the_line(written(tmp_path, LISTS["numbers from 0"]), IMAGES)
-
-
-def test_a_data_sets_folder_is_searched_for_its_labels(tmp_path):
-    assert labels.find(tmp_path) is None
-    file = ground_truth(tmp_path)
-    assert labels.find(tmp_path) == file
-    (tmp_path / "val_labels.csv").write_text(LISTS["commas"])
-    assert labels.find(tmp_path) == tmp_path / "val_labels.csv"
+    refused(file, "3", "meta.mat")
+    (tmp_path / "meta.mat").write_bytes(b"no matrix at all" * 20)
+    refused(file, "meta.mat")

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 
 from bench.config.data_sets import data_kind
 from bench.errors import UserError
+from bench.launch.ports import free_port
 from bench.storage import stage as storage
 from tests.runs import ROOT
 from tests.s3 import KEYS, needs_s3
@@ -29,17 +29,10 @@ def some_bytes(size: int, seed: str = "") -> bytes:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def manifest(data: Path) -> dict:
-    """The manifest of a staged copy."""
-    return json.loads((data.parent / "manifest.json").read_text())
-
-
 def error_of(*arguments, function=storage.stage) -> str:
-    """The one line that a call fails with."""
     with pytest.raises(UserError) as caught:
         function(*arguments)
     line = str(caught.value)
@@ -48,15 +41,8 @@ def error_of(*arguments, function=storage.stage) -> str:
     return line
 
 
-def reads(bucket, key: str = "") -> list[str]:
-    """The paths ending so that were asked for, in order."""
-    asked = [r for r in bucket.server.requests if r.method == "GET" and "list-type" not in r.query]
-    return [r.path for r in asked if r.path.endswith(key)]
-
-
 def reading(request, key: str = "") -> bool:
-    """Whether a request is for the bytes of a file."""
-    return request.method == "GET" and "list-type" not in request.query and request.path.endswith(key)
+    return request.is_read and request.path.endswith(key)
 
 
 def no_file_looks_whole(cache: Path, wanted: dict[str, bytes]) -> None:
@@ -66,21 +52,16 @@ def no_file_looks_whole(cache: Path, wanted: dict[str, bytes]) -> None:
         assert content(data).items() <= wanted.items()
 
 
-@pytest.mark.parametrize("text", ["s3://bucket/prefix", "file:///x", "memory://x", "gs://x"])
-def test_a_url(text):
-    assert data_kind(text) == ("url", text)
-
-
-@pytest.mark.parametrize("text", ["", "digits", "/data/s3", "C://x", "C:\\x", "s3:/x", "://x", "data/s3://x", "1a://x"])
-def test_no_url(text):
-    assert data_kind(text)[0] != "url"
-
-
-# --- a copy -----------------------------------------------------------------------------------------------------------
+def test_what_is_a_url():
+    for text in ("s3://bucket/prefix", "file:///x", "memory://x", "gs://x"):
+        assert data_kind(text) == ("url", text)
+    for text in ("", "digits", "/data/s3", "C://x", "C:\\x", "s3:/x", "://x", "data/s3://x", "1a://x"):
+        assert data_kind(text)[0] != "url", text
 
 
 @needs_s3
-def test_everything_below_a_prefix_is_copied(bucket, tmp_path):
+def test_everything_below_a_prefix_is_copied(bucket, tmp_path, monkeypatch):
+    """A second call lists, and fetches and writes nothing. OBS is read over S3."""
     wanted = {"cat/1.png": some_bytes(2500), "cat/empty": b"", "manifest.json": b"theirs", "dog/ä b?.png": b"x"}
     for name, value in wanted.items():
         bucket.put(f"set/{name}", value)
@@ -88,9 +69,9 @@ def test_everything_below_a_prefix_is_copied(bucket, tmp_path):
     wanted["shard.tar"] = some_bytes(5000, "tar")
     for other in ("set/", "set/dog/", "set2/1.png", "1.png"):  # two marks of folders, and what lies elsewhere
         bucket.put(other, b"")
-    data = storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
+    data = storage.stage(bucket.url("set"), tmp_path / "s3", LIMIT_S)
     assert content(data) == wanted
-    kept = manifest(data)
+    kept = json.loads((data.parent / "manifest.json").read_text())
     assert kept["url"] == bucket.url("set")
     assert {name: entry["size"] for name, entry in kept["files"].items()} == {n: len(v) for n, v in wanted.items()}
     assert not list(tmp_path.rglob("parts")) and not list(tmp_path.rglob("journal*"))
@@ -98,28 +79,29 @@ def test_everything_below_a_prefix_is_copied(bucket, tmp_path):
     assert KEYS["AWS_ACCESS_KEY_ID"].encode() not in everything
     assert KEYS["AWS_SECRET_ACCESS_KEY"].encode() not in everything
 
-
-@needs_s3
-def test_obs_is_read_over_s3(bucket, tmp_path, monkeypatch):
-    bucket.put("set/a", b"aaa")
-    url = bucket.url("set").replace("s3:", "obs:")
-    assert content(storage.stage(url, tmp_path, LIMIT_S)) == {"a": b"aaa"}
-    assert error_of(url.replace("set", "nothing"), tmp_path, LIMIT_S).startswith(f"obs://{bucket.name}/nothing: ")
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
-    assert "set AWS_ENDPOINT_URL" in error_of(url, tmp_path, LIMIT_S)
-
-
-@needs_s3
-def test_a_second_call_lists_and_fetches_nothing(bucket, tmp_path):
-    bucket.put("set/a", b"aaa")
-    data = storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
     bucket.server.requests.clear()
-    said = []
-    assert storage.stage(bucket.url("set") + "/", tmp_path, LIMIT_S, said.append) == data
+    assert storage.stage(bucket.url("set") + "/", tmp_path / "s3", LIMIT_S) == data
     assert [(r.path, "list-type=2" in r.query) for r in bucket.server.requests] == [(f"/{bucket.name}", True)]
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
-    assert len(said) == 1 and "already" in said[0]
+
+    obs = bucket.url("set").replace("s3:", "obs:")
+    assert content(storage.stage(obs, tmp_path / "obs", LIMIT_S)) == wanted
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert "AWS_ENDPOINT_URL" in error_of(obs, tmp_path / "obs", LIMIT_S)
+
+
+def test_folders_and_files_by_file_url(tmp_path):
+    """A file becomes a folder, and the reverse."""
+    source, cache = tmp_path / "source", tmp_path / "cache"
+    for wanted in ({"sub/x": some_bytes(2500), "sub/empty": b""}, {"sub": b"a file"}, {"sub/x": some_bytes(2500, "b")}):
+        shutil.rmtree(source, ignore_errors=True)
+        for name, value in wanted.items():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(value)
+        assert content(storage.stage(f"file://{source}", cache, LIMIT_S)) == wanted
+    assert content(storage.stage(f"file://{source}/sub/x", cache, LIMIT_S)) == {"x": some_bytes(2500, "b")}
+    assert f"{source}/sub/x/cache" in error_of(f"file://{source}", source / "sub" / "x" / "cache", LIMIT_S)
 
 
 @needs_s3
@@ -134,23 +116,7 @@ def test_only_what_has_changed_in_the_storage_is_fetched(bucket, tmp_path):
     assert storage.stage(bucket.url("set"), tmp_path, LIMIT_S) == data
     assert content(data) == {"same/1": b"same/1", "changed/1": b"CHANGED/1", "new/1": b"new"}
     assert sorted(p.name for p in data.iterdir()) == ["changed", "new", "same"]  # an empty folder would be a class
-    assert manifest(data)["files"].keys() == content(data).keys()
-    assert len(reads(bucket)) == 2 and reads(bucket, "changed/1") and reads(bucket, "new/1")
-
-
-@needs_s3
-def test_a_copy_that_could_not_be_brought_up_to_date_does_not_look_whole(bucket, tmp_path):
-    bucket.put("set/a", b"aaa")
-    data = storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
-    assert manifest(data)
-    bucket.put("set/b", b"bbb")
-    bucket.server.fault = lambda r: (403, b"") if reading(r) else None
-    error_of(bucket.url("set"), tmp_path, LIMIT_S)
-    no_file_looks_whole(tmp_path, {"a": b"aaa"})
-    bucket.server.fault = lambda r: None
-    bucket.server.requests.clear()
-    assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"a": b"aaa", "b": b"bbb"}
-    assert not reads(bucket, "/a")
+    assert len(bucket.server.reads()) == 2 and bucket.server.reads("changed/1") and bucket.server.reads("new/1")
 
 
 @needs_s3
@@ -168,34 +134,7 @@ def test_a_copy_that_was_changed_here_is_fetched_again(bucket, tmp_path):
         bucket.server.requests.clear()
         storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
         assert content(data) == wanted
-        assert sorted(path.rpartition("/")[2] for path in reads(bucket)) == fetched
-
-
-@pytest.mark.parametrize("before, after", [("a", "a/b"), ("a/b", "a")])
-def test_a_file_becomes_a_folder_and_the_reverse(tmp_path, before, after):
-    source = tmp_path / "source"
-    for name in (before, after):
-        shutil.rmtree(source, ignore_errors=True)
-        (source / name).parent.mkdir(parents=True)
-        (source / name).write_text(name)
-        data = storage.stage(f"file://{source}", tmp_path / "cache", LIMIT_S)
-        assert content(data) == {name: name.encode()}
-
-
-def test_a_folder_and_one_file_by_file_url(tmp_path):
-    source = tmp_path / "source" / "sub"
-    source.mkdir(parents=True)
-    (source / "x").write_bytes(some_bytes(2500))
-    (source / "empty").touch()
-    cache = tmp_path / "cache"
-    data = storage.stage(f"file://{tmp_path}/source", cache, LIMIT_S)
-    assert content(data) == {"sub/x": some_bytes(2500), "sub/empty": b""}
-    assert content(storage.stage(f"file://{source}/x", cache, LIMIT_S)) == {"x": some_bytes(2500)}
-    (source / "x").write_bytes(some_bytes(2500, "other"))
-    assert content(storage.stage(f"file://{tmp_path}/source", cache, LIMIT_S))["sub/x"] == some_bytes(2500, "other")
-
-
-# --- interruptions ----------------------------------------------------------------------------------------------------
+        assert sorted(path.rpartition("/")[2] for path in bucket.server.reads()) == fetched
 
 
 @needs_s3
@@ -212,29 +151,11 @@ def test_a_file_that_was_interrupted_is_fetched_again_whole(bucket, tmp_path, st
     bucket.server.fault = lambda r: None
     bucket.server.requests.clear()
     assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == wanted
-    assert len(reads(bucket, "big")) == 1 and not list(tmp_path.rglob("parts"))
+    assert len(bucket.server.reads("big")) == 1 and not list(tmp_path.rglob("parts"))
 
 
 @needs_s3
-def test_what_was_complete_when_another_file_failed_is_not_fetched_again(bucket, tmp_path, monkeypatch):
-    for n in range(20):
-        bucket.put(f"set/{n}", b"small")
-    bucket.put("set/zz", some_bytes(3000))
-    monkeypatch.setattr(storage, "THREADS", 2)
-    bucket.server.fault = lambda r: (403, b"") if r.path.endswith("zz") else None
-    error_of(bucket.url("set"), tmp_path, LIMIT_S)
-    complete = {p.name for p in tmp_path.glob("*/data/*")}
-    assert len(complete) >= 10
-    bucket.server.fault = lambda r: None
-    bucket.server.requests.clear()
-    data = storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
-    assert len(content(data)) == 21
-    again = {path.rpartition("/")[2] for path in reads(bucket)} & complete
-    assert len(again) <= storage.THREADS  # those whose line in the journal was not written yet
-
-
-@needs_s3
-@pytest.mark.parametrize("store, size", [("put", 3000), ("put_in_parts", 3000), ("put", 1500), ("put", 500)])
+@pytest.mark.parametrize("store, size", [("put", 3000), ("put_in_parts", 3000), ("put", 500)])
 def test_a_file_that_changes_while_it_is_fetched_is_no_copy(bucket, tmp_path, store, size):
     getattr(bucket, store)("set/big", some_bytes(3000))
 
@@ -244,116 +165,40 @@ def test_a_file_that_changes_while_it_is_fetched_is_no_copy(bucket, tmp_path, st
             getattr(bucket, store)("set/big", some_bytes(size, "newer"))
 
     bucket.server.fault = replace
-    assert "changed while it was fetched" in error_of(bucket.url("set"), tmp_path, LIMIT_S)
+    assert "big" in error_of(bucket.url("set"), tmp_path, LIMIT_S)
     no_file_looks_whole(tmp_path, {})
     assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"big": some_bytes(size, "newer")}
 
 
 @needs_s3
-@pytest.mark.parametrize("times", [1, 2])
-def test_bytes_that_are_not_those_of_the_checksum(bucket, tmp_path, times):
-    bucket.put("set/a", b"right")
-    answers = [(200, b"wrong")] * times
-    bucket.server.fault = lambda r: answers.pop() if reading(r) and answers else None
-    if times == 1:
-        assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"a": b"right"}
-    else:
-        assert "MD5" in error_of(bucket.url("set"), tmp_path, LIMIT_S)
-        no_file_looks_whole(tmp_path, {})
-
-
-@needs_s3
-def test_the_etag_of_a_file_encrypted_by_kms_is_not_taken_for_its_md5(bucket, tmp_path):
-    bucket.put("set/a", b"ENCRYPTED", ServerSideEncryption="aws:kms")  # moto's ETag is of these bytes
-    bucket.server.fault = lambda r: (200, b"plaintext") if reading(r) else None
-    assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"a": b"plaintext"}
-
-
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-
-@needs_s3
-def test_a_server_that_stumbles_is_asked_again(bucket, tmp_path):
-    bucket.put("set/a", b"aaa")
-    listing, answers = [500, 504], [503, 502]
-
-    def fault(request):
-        left = answers if reading(request) else listing
-        return (left.pop(), b"") if left else None
-
-    bucket.server.fault = fault
-    assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"a": b"aaa"}
-    assert not listing and not answers
-
-
-def free_port() -> int:
-    """A port where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@needs_s3
-def test_a_dead_endpoint_ends_within_the_limit(bucket, tmp_path, monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    started = time.monotonic()
-    line = error_of("s3://somewhere/set", tmp_path, 3)
-    assert time.monotonic() - started < 30  # it is tried again, and not for longer than allowed
-    assert line.startswith("s3://somewhere/set: ") and "AWS_ENDPOINT_URL" in line
-
-
-@needs_s3
-def test_an_endpoint_that_never_answers_ends_within_the_limit(bucket, tmp_path, monkeypatch):
+def test_an_endpoint_that_is_dead_or_never_answers_ends_within_the_limit(bucket, tmp_path, monkeypatch):
+    """A dead one is tried again, and not for longer than allowed."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{mute.getsockname()[1]}")
-        started = time.monotonic()
-        line = error_of("s3://somewhere/set", tmp_path, 1)
-    assert 0.9 < time.monotonic() - started < 25
-    assert "s3://somewhere/set: not done within the limit of 1 s" in line and "AWS_ENDPOINT_URL" in line
+        for port in (free_port(), mute.getsockname()[1]):
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+            started = time.monotonic()
+            line = error_of("s3://somewhere/set", tmp_path, 1)
+            assert "s3://somewhere/set" in line and "AWS_ENDPOINT_URL" in line
+            assert time.monotonic() - started < 25
+    assert "1 s" in line  # the limit
 
 
 @needs_s3
-def test_a_download_that_stands_still_ends_within_the_limit(bucket, tmp_path):
-    bucket.put("set/big", some_bytes(5500))
-    ended = threading.Event()
-    bucket.server.fault = lambda r: ended.wait(30) and None if reading(r) else None
-    started = time.monotonic()
-    assert "not done within the limit of 4 s" in error_of(bucket.url("set"), tmp_path, 4)  # the listing takes a while
-    assert time.monotonic() - started < 25
-    ended.set()
-    no_file_looks_whole(tmp_path, {})
-
-
-@needs_s3
-@pytest.mark.parametrize(
-    "url, answer, words",
-    [
-        ("s3://no-such-bucket/set", None, "check the name of the bucket"),
-        ("s3://BUCKET/nothing", None, "nothing is stored there"),
-        (
-            "s3://BUCKET/set",
-            (403, f"<Error><Code>Denied</Code><Message>key {KEYS['AWS_ACCESS_KEY_ID']}</Message></Error>".encode()),
-            "check AWS_ACCESS_KEY_ID",
-        ),
-    ],
-    ids=["bucket", "prefix", "denied"],
-)
-def test_what_repeating_does_not_help_is_not_repeated(bucket, tmp_path, url, answer, words):
+@pytest.mark.parametrize("what", ["bucket", "prefix", "denied", "credentials"])
+def test_what_repeating_does_not_help_is_not_repeated(bucket, tmp_path, monkeypatch, what):
     bucket.put("set/a", b"aaa")
     bucket.server.requests.clear()
-    bucket.server.fault = lambda r: answer
-    url = url.replace("BUCKET", bucket.name)
+    url = {"bucket": "s3://no-such-bucket/set", "prefix": f"s3://{bucket.name}/nothing"}.get(what, bucket.url("set"))
+    if what == "denied":
+        denied = f"<Error><Code>Denied</Code><Message>key {KEYS['AWS_ACCESS_KEY_ID']}</Message></Error>"
+        bucket.server.fault = lambda r: (403, denied.encode())
+    if what == "credentials":
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     line = error_of(url, tmp_path, LIMIT_S)
-    assert line.startswith(f"{url}: ") and words in line
+    assert url in line and ("AWS_ACCESS_KEY_ID" in line) == (what in ("denied", "credentials"))
     requests = [(r.method, r.query) for r in bucket.server.requests]
     assert len(requests) == len(set(requests))
-
-
-@needs_s3
-def test_without_credentials(bucket, tmp_path, monkeypatch):
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert "Unable to locate credentials; check AWS_ACCESS_KEY_ID" in error_of(bucket.url("set"), tmp_path, LIMIT_S)
 
 
 @needs_s3
@@ -361,41 +206,31 @@ def test_without_credentials(bucket, tmp_path, monkeypatch):
 def test_a_path_that_has_no_place_in_a_folder(bucket, tmp_path, keys):
     for key in keys:
         bucket.put(f"set/{key}", b"x")
-    assert "cannot be a file in a folder" in error_of(bucket.url("set"), tmp_path, LIMIT_S)
+    assert repr(keys[0]) in error_of(bucket.url("set"), tmp_path, LIMIT_S)
     assert not list(tmp_path.rglob("b"))
 
 
 @pytest.mark.parametrize(
-    "missing, url, words",
+    ("missing", "url", "values"),
     [
-        ("fsspec", "file:///x", "file:///x needs fsspec: pip install 'data-parallel-bench[data]'"),
-        ("s3fs", "s3://b/x", "s3://b/x needs s3fs: pip install 'data-parallel-bench[data]'"),
-        ("paramiko", "sftp://me:secret@host/x", "sftp://host/x needs a package that is not installed: "),
-        ("nothing", "nonsense://x", "nonsense://x cannot be opened: "),
+        ("fsspec", "file:///x", ["file:///x", "fsspec", "data-parallel-bench[data]"]),
+        ("s3fs", "s3://b/x", ["s3://b/x", "s3fs", "data-parallel-bench[data]"]),
+        ("paramiko", "sftp://me:secret@host/x", ["sftp://host/x"]),
+        ("nothing", "nonsense://x", ["nonsense://x"]),
     ],
 )
-def test_a_package_that_is_missing(tmp_path, missing, url, words):
+def test_a_package_that_is_missing(tmp_path, missing, url, values):
+    line = refused_line(f"sys.modules[{missing!r}] = None", f"storage.stage({url!r}, {str(tmp_path)!r}, 5)")
+    assert all(value in line for value in values) and "secret" not in line
+
+
+def refused_line(first: str, call: str) -> str:
+    """What a process prints in which the call is refused."""
     code = f"""
-import sys
+import resource, sys
 from bench.storage import stage as storage
 assert "fsspec" not in sys.modules
-sys.modules[{missing!r}] = None
-try:
-    storage.stage({url!r}, {str(tmp_path)!r}, 5)
-except storage.UserError as error:
-    print(error)
-"""
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert result.stdout.startswith(words) and result.stdout.count("\n") == 1, result.stderr
-    assert "secret" not in result.stdout
-
-
-def on_a_full_disk(call: str) -> str:
-    """What a process prints in which no file can be longer than 100 kB: a write fails as at the end of a disk."""
-    code = f"""
-import resource
-from bench.storage import stage as storage
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+{first}
 try:
     {call}
 except storage.UserError as error:
@@ -407,14 +242,17 @@ except storage.UserError as error:
     return result.stdout
 
 
+# No file can be longer than 100 kB: a write fails as at the end of a disk.
+FULL_DISK = "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
+
+
 def test_a_full_disk_leaves_nothing_that_looks_whole(tmp_path):
     source, cache = tmp_path / "source", tmp_path / "cache"
     source.mkdir()
     wanted = {"big": some_bytes(300_000), "small": b"small"}
     for name, value in wanted.items():
         (source / name).write_bytes(value)
-    line = on_a_full_disk(f"storage.stage('file://{source}', '{cache}', 20)")
-    assert line.startswith(f"no space left for {cache}/source-")
+    assert f"{cache}/source-" in refused_line(FULL_DISK, f"storage.stage('file://{source}', '{cache}', 20)")
     no_file_looks_whole(cache, wanted)
     assert content(storage.stage(f"file://{source}", cache, LIMIT_S)) == wanted
 
@@ -424,14 +262,8 @@ def test_a_disk_that_is_too_small_is_known_before_anything_is_fetched(tmp_path, 
     (tmp_path / "source" / "big").write_bytes(some_bytes(3000))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(5000, 2001, 2999))
     line = error_of(f"file://{tmp_path}/source", tmp_path / "cache", LIMIT_S)
-    assert line.startswith(f"no space left for {tmp_path}/cache/source-")
+    assert f"{tmp_path}/cache/source-" in line
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.stat().st_size]
-
-
-def test_a_cache_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    line = error_of(f"file://{tmp_path}", tmp_path / "file" / "cache", LIMIT_S)
-    assert "choose another folder" in line and str(tmp_path / "file" / "cache") in line
 
 
 def test_another_run_that_never_ends_staging_is_not_waited_for_without_limit(tmp_path):
@@ -443,17 +275,14 @@ def test_another_run_that_never_ends_staging_is_not_waited_for_without_limit(tmp
     said = []
     with lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert "another run" in error_of(url, cache, 0.5, said.append)
-    assert said == [f"another run is staging {url}: waiting for it"]
+        assert url in error_of(url, cache, 0.5, said.append)
+    (line,) = said
+    assert url in line
     storage.stage(url, cache, LIMIT_S)
-
-
-# --- results ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def run_dir(tmp_path):
-    """A finished run's folder."""
     folder = tmp_path / "runs" / "2026-ddp-2"
     (folder / "trace").mkdir(parents=True)
     (folder / ".hidden").mkdir()
@@ -466,21 +295,17 @@ RESULTS = {name: name.encode() for name in ("record.json", "rank0.log", "trace/r
 
 
 @needs_s3
-def test_results_are_copied_with_the_record_last(bucket, run_dir):
+def test_results_are_copied_with_the_record_last(bucket, run_dir, tmp_path):
     url = storage.copy_back(run_dir, bucket.url("results") + "/", LIMIT_S)
     assert url == bucket.url("results/2026-ddp-2")
     assert bucket.objects() == {f"results/2026-ddp-2/{name}": value for name, value in RESULTS.items()}
     puts = [r.path for r in bucket.server.requests if r.method == "PUT"]
     assert len(puts) == 4 and puts[-1].endswith("/record.json")
     assert content(storage.stage(url, run_dir.parent / "cache", LIMIT_S)) == RESULTS
-
-
-def test_results_are_copied_to_a_folder(run_dir, tmp_path):
-    url = storage.copy_back(run_dir, f"file://{tmp_path}/there", LIMIT_S)
-    assert url == f"file://{tmp_path}/there/2026-ddp-2"
-    assert content(tmp_path / "there" / "2026-ddp-2") == RESULTS
-    storage.copy_back(run_dir, f"file://{tmp_path}/there", LIMIT_S)  # once more does no harm
-    assert content(tmp_path / "there" / "2026-ddp-2") == RESULTS
+    for _ in range(2):  # to a folder; once more does no harm
+        assert storage.copy_back(run_dir, f"file://{tmp_path}/there", LIMIT_S) == f"file://{tmp_path}/there/2026-ddp-2"
+        assert content(tmp_path / "there" / "2026-ddp-2") == RESULTS
+    assert str(tmp_path / "none") in error_of(tmp_path / "none", url, LIMIT_S, function=storage.copy_back)
 
 
 @needs_s3
@@ -488,28 +313,10 @@ def test_results_that_cannot_all_be_copied_have_no_record(bucket, run_dir):
     before = content(run_dir)
     bucket.server.fault = lambda r: (403, b"") if r.method == "PUT" and r.path.endswith("zz.txt") else None
     line = error_of(run_dir, bucket.url(), LIMIT_S, function=storage.copy_back)
-    assert line.startswith(f"{bucket.url('2026-ddp-2')}: writing zz.txt: ")
+    assert bucket.url("2026-ddp-2") in line and "zz.txt" in line
     assert "2026-ddp-2/record.json" not in bucket.objects()
     assert content(run_dir) == before
-    failures = []
-    bucket.server.fault = lambda r: failures.append(r) or (503, b"") if len(failures) < 2 else None
+    failures = [503, 503]
+    bucket.server.fault = lambda r: (failures.pop(), b"") if failures else None
     storage.copy_back(run_dir, bucket.url(), LIMIT_S)
     assert len(bucket.objects()) == 4
-
-
-def test_results_for_a_full_disk_have_no_record(run_dir, tmp_path):
-    (run_dir / "record.json").write_bytes(some_bytes(300_000))
-    line = on_a_full_disk(f"storage.copy_back('{run_dir}', 'file://{tmp_path}/there', 20)")
-    assert "writing record.json" in line and "free some space there" in line
-    assert not (tmp_path / "there" / run_dir.name / "record.json").exists()
-
-
-@needs_s3
-def test_results_for_a_bucket_that_does_not_exist(bucket, run_dir):
-    line = error_of(run_dir, "s3://no-such-bucket", LIMIT_S, function=storage.copy_back)
-    assert line.startswith("s3://no-such-bucket/2026-ddp-2: ") and "check the name of the bucket" in line
-    assert "no-such-bucket" not in [b["Name"] for b in bucket.client.list_buckets()["Buckets"]]
-
-
-def test_no_results(tmp_path):
-    assert "holds no files" in error_of(tmp_path / "none", f"file://{tmp_path}/x", LIMIT_S, function=storage.copy_back)
