@@ -30,7 +30,6 @@ SAYS = "import horovod.torch as hvd; print(hvd.nccl_built(), hvd.gloo_built(), h
 
 
 def python(*words: str, **variables: str) -> str:
-    """What a Python without an installed CUDA prints."""
     hidden = [folder for folder in os.environ["PATH"].split(os.pathsep) if not shutil.which("nvcc", path=folder)]
     env = {name: value for name, value in os.environ.items() if name not in ("CUDA_HOME", "CUDA_PATH")}
     env |= {"PATH": os.pathsep.join(hidden)} | variables
