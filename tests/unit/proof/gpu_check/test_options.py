@@ -52,12 +52,13 @@ def test_every_run_of_a_part_is_possible(part, num_gpus, asked_of, monkeypatch):
     shared = {config.share_gpu for config in configs.values()}
     assert shared == {part == "B1"}
     if part == "A3":
-        devices = {config.num_devices for config in configs.values() if config.mode == "ddp" and not config.epochs}
-        assert devices == {num_gpus}
+        assert {c.num_devices for c in configs.values() if c.mode == "ddp" and not c.epochs} == {num_gpus}
 
 
 def test_every_setting_that_a_mode_wants_tried_on_gpus_is(asked_of):
-    """And all modes, in fp32 and in bf16."""
+    """And all modes, in fp32 and in bf16. The command takes the options that a user chooses: its own file names them,
+    for the table of commands is read before anything is installed."""
+    assert set(COMMANDS["doctor"].parts["gpu"].takes) == {*ground_module.CHOSEN, "num_devices", "gpu_ids"}
     checks = [check for part in ("A3", "A4") for check in base.part_in(base.PARTS[part]).checks]
     configs = [asked_of(check, 1) for check in checks if check.name not in {"verify", "photographs"}]
     tried = [(c.mode, {name: getattr(c, name) for name in KNOBS if getattr(c, name) != UNSET[name]}) for c in configs]
@@ -65,8 +66,3 @@ def test_every_setting_that_a_mode_wants_tried_on_gpus_is(asked_of):
               for mode, info in MODES.items() for knobs in info.on_gpu]  # fmt: skip
     assert all(each in tried for each in wanted)
     assert {c.mode for c in configs} == {c.mode for c in configs if c.profile} | {"independent"} == set(MODES)
-
-
-def test_the_command_takes_the_options_that_a_user_chooses():
-    """Its own file names them: the table of commands is read before anything is installed."""
-    assert set(COMMANDS["doctor"].parts["gpu"].takes) == {*ground_module.CHOSEN, "num_devices", "gpu_ids"}

@@ -1,6 +1,7 @@
 """What `bench doctor gpu` tries in one process, on a CPU, where that can be: so it is not broken on its first day on a
 GPU. ``nn.DataParallel`` and NVML cannot be tried here."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -9,11 +10,12 @@ import torch
 
 from bench.config.options import RunConfig
 from bench.config.sections import CACHE
+from bench.errors import RunFailed
 from bench.measure import nccl
-from bench.proof.gpu_check import a3_training, answers, b1_shared, probes
+from bench.proof.gpu_check import a2_single, a3_training, answers, b1_shared, probes
 from bench.proof.gpu_check import ground as ground_module
 from bench.proof.gpu_check.ground import Ground
-from tests.runs import ROOT, needs_horovod
+from tests.runs import ROOT, needs_horovod, refuses
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +40,7 @@ def test_the_hooks_of_ddp_at_one_rank(tmp_path):
 
 
 @needs_horovod
-def test_the_hooks_of_horovod_at_one_rank():
+def test_the_hooks_of_horovod_at_one_rank(copied_python):
     code = "import torch; from bench.proof.gpu_check.probes import horovod_hooks as found; "
     code += "print(*found(torch.device('cpu')).values())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -54,24 +56,34 @@ def test_the_nccl_that_is_loaded_and_torchs():
     assert found["nccl"] == ".".join(map(str, nccl.version()))
 
 
-SMALL = {"model": "resnet18", "image_size": 32, "threads": 2}
+OPTIONS = {"data": "synthetic", "per_device_batch": 2, "warmup_steps": 1, "timed_steps": 2}
 
 
 def ground_in(folder) -> Ground:
-    """What a check stands on, on CPUs."""
-    return Ground(RunConfig(out=str(folder), **SMALL), device="cpu")
+    return Ground(RunConfig(out=str(folder), model="resnet18", image_size=32, threads=2), device="cpu")
+
+
+def test_a_bare_loop_and_the_harness_run_in_turns_with_their_settings(tmp_path, monkeypatch, copied_python):
+    """The lines that a GPU will run, in fp32, as a CPU has it; one that ends early is no figure."""
+    ground = ground_in(tmp_path)
+    config = dataclasses.replace(ground.config(**OPTIONS), channels_last=True, fused=True)
+    blocks = a2_single.blocks_of(ground, config, pairs=1)
+    assert {name: len(seconds) for name, seconds in blocks.items()} == {"harness_s": 1, "bare_s": 1}
+    assert all(seconds > 0 for each in blocks.values() for seconds in each)
+    monkeypatch.setattr(ground, "command", lambda words, limit_s, variables: (7, "a\nlast words\n"))
+    with refuses("7", "last words", error=RunFailed):
+        a2_single.blocks_of(ground, config, pairs=1)
 
 
 def test_a_run_is_made_once(tmp_path, monkeypatch, copied_python):
     ground = ground_in(tmp_path)
-    options = {"data": "synthetic", "per_device_batch": 2, "warmup_steps": 1, "timed_steps": 3}
-    first = ground.run(**options)
+    first = ground.run(**OPTIONS)
     assert answers.clocks(first).ok and answers.phases(first).ok
     monkeypatch.setattr(ground_module, "launch", lambda config: pytest.fail("another run"))
     again = Ground(ground.asked, runs=ground.runs, device="cpu")
-    assert again.run(**options).run_id == first.run_id
+    assert again.run(**OPTIONS).run_id == first.run_id
     with pytest.raises(pytest.fail.Exception, match="another run"):
-        again.run(**options, seed=1)
+        again.run(**OPTIONS, seed=1)
 
 
 @pytest.mark.wide
