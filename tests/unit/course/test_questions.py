@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from bench.course import chapters
 from bench.course.chapters import TUTORIALS
 
@@ -14,26 +12,16 @@ QUESTION = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def bank():
-    return (TUTORIALS / "questions.md").read_text()
-
-
-def test_every_question_has_four_answers_a_right_one_and_a_reason(bank):
+def test_every_chapter_has_five_questions_with_four_answers_a_right_one_and_a_reason():
+    """And the right answer is not told by its letter."""
+    bank = (TUTORIALS / "questions.md").read_text()
     found = QUESTION.findall(bank)
     assert len(found) == bank.count("<details>") == len(re.findall(r"^\*\*\d", bank, re.MULTILINE)) >= 80
     for _, _, _, answers, _, _ in found:
         assert re.findall(r"^- ([a-d])", answers, re.MULTILINE) == list("abcd")
         assert len(set(re.findall(r"\) (.+)", answers))) == 4
-
-
-def test_the_right_answer_is_not_told_by_its_letter(bank):
-    letters = [right for *_, right, _ in QUESTION.findall(bank)]
+    letters, numbers = [right for *_, right, _ in found], [int(chapter) for chapter, *_ in found]
     assert all(letters.count(letter) > len(letters) / 6 for letter in "abcd")
-
-
-def test_each_chapter_has_five(bank):
-    numbers = [int(chapter) for chapter, *_ in QUESTION.findall(bank)]
     assert {n: numbers.count(n) for n in numbers} == {int(p.name[:2]): 5 for p in chapters.chapters()}
 
 
