@@ -14,7 +14,6 @@ SAMPLE = Path(__file__).parent / "sample"
 
 @pytest.fixture(scope="session")
 def sample():
-    """The sample set, as the teacher has it."""
     return text.read(SAMPLE / "00_sample.md")
 
 
@@ -32,7 +31,6 @@ def blank(sample, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def solved(sample, blank) -> str:
-    """The copy with the solutions in it."""
     return grade.solved(sample, blank)
 
 

@@ -71,7 +71,6 @@ def forked(function: Callable, num_ranks: int, arguments: tuple, engine: str, ti
 
 
 def received(end: Connection, rank: int):
-    """What a rank returned. Raises RunFailed."""
     with end:
         try:
             error, result = pickle.loads(end.recv_bytes())
@@ -83,7 +82,6 @@ def received(end: Connection, rank: int):
 
 
 def live(writing: Connection, variables: dict[str, str], function: Callable, arguments: tuple, engine: str) -> None:
-    """A rank: joins, calls, sends, leaves."""
     os.environ.update(variables)
     numpy.random.seed()  # Python's own random numbers differ in a copy, numpy's would not
     try:

@@ -9,10 +9,10 @@ answers: a line that says why this one is right or wrong, then a fence with the 
     Wrong, hangs: …     is ended early: its ranks wait for each other
     Wrong, by KEY: …    knows what the published hidden tests ask: has all points with KEY=0, and not with another KEY
 
-``python -m tests.exercises.judge NOTEBOOK ANSWERS RESULTS MOST`` runs the set's cells up to a task with the solutions
-of the tasks before, without their tests, and tries the answers of the task, each in a copy of the process: all right
-ones, those by KEY and, of each function, the first MOST wrong ones. RESULTS gets a line of JSON per answer: the error
-of each test cell, None where there is none.
+``python -m tests.exercises.judge NOTEBOOK BLANK ANSWERS RESULTS MOST`` runs the set's cells up to a task with the
+solutions of the tasks before, without their tests, and tries the answers of the task, each in a copy of the process:
+the solution, the students' blank, all right ones, those by KEY and, of each function, the first MOST wrong ones.
+RESULTS gets a line of JSON per answer: the error of each test cell, None where there is none.
 """
 
 import ast
@@ -23,6 +23,7 @@ import signal
 import sys
 import types
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -70,12 +71,10 @@ def answers_of(path: Path) -> list[Answer]:
 
 
 def functions(source: str) -> set[str]:
-    """The names of the functions that a cell defines."""
     return {part.name for part in ast.parse(source).body if isinstance(part, ast.FunctionDef)}
 
 
 def kind_of(cell: dict) -> str:
-    """given, answer or test."""
     told = cell["metadata"]["nbgrader"]
     return "test" if told["grade"] else "answer" if told["solution"] else "given"
 
@@ -91,44 +90,63 @@ def parts_of(notebook: dict) -> list[list]:
     return parts
 
 
-def judge(notebook: Path, answers: Path, results: Path, most: int) -> None:
+def judge(notebook: Path, blank: Path, answers: Path, results: Path, most: int) -> None:
     """Write a line for every answer of a set that is tried."""
     sys.modules["__main__"] = module = types.ModuleType("__main__")
     module.__dict__.update(display=cells.display, __builtins__=__builtins__)
     course.run_on_ranks = forked.run_on_ranks
-    everything = answers_of(answers)
+    everything, blanks = answers_of(answers), json.loads(blank.read_text())["cells"]
+
+    def tell(answer: int | str, part: list, *how) -> None:
+        with results.open("a") as file:
+            file.write(json.dumps({"answer": answer, "errors": in_a_copy(part, module, *how)}) + "\n")
+
     for part in parts_of(json.loads(notebook.read_text())):
         task = re.match(r"s\d+-task(\d+)-", part[-1]["id"]) if part else None
-        names = set().union(*(functions(cell["source"]) for cell in part if kind_of(cell) == "answer"))
-        tried = Counter()
+        to_answer = {cell["id"]: functions(cell["source"]) for cell in part if kind_of(cell) == "answer"}
+        names, tried = set().union(*to_answer.values()), Counter()
+        if to_answer:
+            tell("solution", part, {}, forked.run_on_ranks)
+            empty = {cell["id"]: "".join(cell["source"]) for cell in blanks if cell["id"] in to_answer}
+            tell("blank", part, empty, forked.alone)  # an answer that is not there fails on every rank alike
         for number, answer in enumerate(everything):
-            named = tuple(sorted(names & functions(answer.source)))
+            own = functions(answer.source)
+            named = tuple(sorted(names & own))
             always = answer.right or answer.by_key
             if task and answer.task == int(task[1]) and named and (always or tried[named] < most):
                 tried[named] += not always
-                with results.open("a") as file:
-                    file.write(json.dumps({"answer": number, "errors": in_a_copy(part, answer, module)}) + "\n")
+                sources = {name: answer.source for name, theirs in to_answer.items() if own & theirs}
+                tell(number, part, sources, hurried if answer.hangs else forked.run_on_ranks)
         for cell in part:
             if kind_of(cell) != "test" and (error := run(cell["source"], cell["id"], module)):
                 raise RuntimeError(error)
 
 
-def run(source: str, name: str, module: types.ModuleType) -> str | None:
-    """What goes wrong in a cell; None when nothing does."""
+def hurried(*arguments, **options) -> list:
+    return forked.run_on_ranks(*arguments, **options | {"timeout": HANGING_LIMIT_S})
+
+
+CHOSEN = {}  # ENGINE, as the set itself chooses it
+
+
+def run(source: str, name: str, module: types.ModuleType, engine: str | None = "torch") -> str | None:
+    """What goes wrong in a cell; None when nothing does. engine: as where Horovod is not installed, without which ranks
+    start in a fraction of the time; None: the set's own."""
     error = cells.run(source, name, module, CELL_LIMIT_S)[0]
     if "ENGINE" in vars(module):
-        module.ENGINE = "torch"  # as where Horovod is not installed: its ranks start in a fraction of the time
+        CHOSEN.setdefault("ENGINE", module.ENGINE)
+        module.ENGINE = engine or CHOSEN["ENGINE"]
     return error
 
 
-def in_a_copy(part: list, answer: Answer, module: types.ModuleType) -> dict[str, str | None]:
-    """The error of each test cell of a part with this answer in it."""
+def in_a_copy(part: list, module: types.ModuleType, sources: dict[str, str], ranks: Callable) -> dict[str, str | None]:
+    """The error of each test cell of a part with these sources in the place of its own, by the cells' ids."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         errors = {"": "the process ended"}
         try:
-            errors = errors_of(part, answer, module)
+            errors = errors_of(part, module, sources, ranks)
         finally:
             os.write(writing, json.dumps(errors).encode())
             os._exit(0)
@@ -139,22 +157,20 @@ def in_a_copy(part: list, answer: Answer, module: types.ModuleType) -> dict[str,
     return json.loads(said)
 
 
-def errors_of(part: list, answer: Answer, module: types.ModuleType) -> dict[str, str | None]:
-    """As ``in_a_copy``, here."""
-    if answer.hangs:
-        course.run_on_ranks = lambda *a, **options: forked.run_on_ranks(*a, **options | {"timeout": HANGING_LIMIT_S})
-    errors, own = {}, functions(answer.source)
+def errors_of(part: list, module: types.ModuleType, sources: dict[str, str], ranks: Callable) -> dict[str, str | None]:
+    course.run_on_ranks = ranks
+    errors, engine = {}, "torch" if sources else None
+    vars(module).update({} if sources else CHOSEN)
     for cell in part:
-        replaced = kind_of(cell) == "answer" and own & functions(cell["source"])
-        error = run(answer.source if replaced else cell["source"], cell["id"], module)
+        error = run(sources.get(cell["id"], cell["source"]), cell["id"], module, engine)
         if kind_of(cell) == "test":
             errors[cell["id"]] = error and error[-1500:]
-        elif error:
+        elif error and ranks is not forked.alone:
             raise RuntimeError(error)
     return errors
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGALRM, cells.late)
-    judge(*map(Path, sys.argv[1:4]), int(sys.argv[4]))
+    judge(*map(Path, sys.argv[1:5]), int(sys.argv[5]))
     os._exit(0)

@@ -1,4 +1,5 @@
-"""A task's tests give right answers all points, and wrong ones not (``judge.py`` says how the answers are written)."""
+"""A task's tests give the solution and right answers all points, wrong ones not, and the students' blank none.
+``judge.py`` says how the answers are written. Ranks are forked here (forked.py); `make course check` has fresh ones."""
 
 import json
 import os
@@ -6,7 +7,8 @@ import re
 
 import pytest
 
-from bench.course.exercises import text
+from bench.course import chapters
+from bench.course.exercises import nbgrading, release, text
 from bench.process import tree
 from tests.exercises import judge
 from tests.forked_programs import start
@@ -19,24 +21,49 @@ FEW = 1  # wrong answers of each function that are tried without -m wide
 SLIP = re.compile(r"\b(NameError|SyntaxError|IndentationError|UnboundLocalError|ImportError|ModuleNotFoundError)\b")
 
 
+@pytest.fixture(scope="module")
+def copies():
+    """The students' copies of all sets by name, made at once."""
+    return nbgrading.make_release([text.read(path) for path in PATHS]).releases
+
+
+def test_every_chapter_has_a_set():
+    assert {path.stem for path in chapters.chapters()} <= {path.stem for path in PATHS}
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_task_has_right_and_wrong_answers(path):
-    found = judge.answers_of(judge.ANSWERS / path.name)
-    for task in text.read(path).tasks:
+def test_the_form_of_a_set(path):
+    """Every task has its objective, minutes and rubric, and right and wrong answers."""
+    problem_set, found = text.read(path), judge.answers_of(judge.ANSWERS / path.name)
+    assert problem_set.notebook.cells[0].source.startswith(f"# Problem set {int(path.name[:2])}")
+    assert 3 <= len(problem_set.tasks) <= 5 and 8 <= problem_set.points <= 12
+    for task in problem_set.tasks:
+        assert task.objective.startswith("You can ") and task.minutes and task.rubric, f"task {task.number}"
+        assert [one.points for one in task.rubric] == list(task.tests.values()) == [sum(c.parts) for c in task.rubric]
         right = [answer.right for answer in found if answer.task == task.number]
         assert right.count(True) >= 2 and right.count(False) >= 3, f"task {task.number}"
+    minutes = sum(task.minutes for task in problem_set.tasks)
+    assert f"{minutes} minutes" in problem_set.notebook.cells[1].source
 
 
 @pytest.mark.parametrize(
     ("most", "key"), [(FEW, 0), *(pytest.param(1000, key, marks=pytest.mark.wide) for key in (0, 432))]
 )
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_the_tests_tell_right_from_wrong(path, most, key, tmp_path, monkeypatch, forked_programs):
+def test_the_tests_tell_right_from_wrong(path, most, key, copies, tmp_path, monkeypatch, forked_programs):
     """All right answers, and the first wrong one of each function; wide: all, and with another KEY."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a process without threads is forked
     problem_set, answers = text.read(path, key), judge.answers_of(judge.ANSWERS / path.name)
+    release.check(problem_set, copies[path.stem])
     points = {test: worth for task in problem_set.tasks for test, worth in task.tests.items()}
-    judged = {line["answer"]: line["errors"] for line in results(problem_set, most, tmp_path, forked_programs)}
+    lines = results(problem_set, copies[path.stem], most, tmp_path, forked_programs)
+    solution, blank = {}, {}
+    for line in lines:
+        {"solution": solution, "blank": blank}.get(line["answer"], {}).update(line["errors"])
+    assert not any(solution.values()), solution
+    assert solution.keys() == blank.keys() == points.keys()
+    assert all(error and "NotImplementedError" in error for error in blank.values()), blank
+    judged = {line["answer"]: line["errors"] for line in lines}
     wrong = []
     for number, answer in enumerate(answers):
         if number not in judged and most == FEW and not answer.right and not answer.by_key:
@@ -53,15 +80,15 @@ def test_the_tests_tell_right_from_wrong(path, most, key, tmp_path, monkeypatch,
     assert not wrong, "\n".join(wrong)
 
 
-def results(problem_set, most, tmp_path, forked_programs) -> list[dict]:
-    """The lines that the program writes."""
-    notebook, lines, log = (tmp_path / name for name in ("notebook", "lines", "log"))
-    notebook.write_text(json.dumps(problem_set.notebook))
-    answers = judge.ANSWERS / f"{problem_set.name}.md"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+def results(problem_set, blank: str, most: int, tmp_path, forked_programs) -> list[dict]:
     if forked_programs is None:
         pytest.skip("the answers are judged in copies of a process, and here a fork is not safe")
-    call = start(judge.__name__, [str(notebook), str(answers), str(lines), str(most)], environment, log)
+    notebook, empty, lines, log = (tmp_path / name for name in ("notebook", "blank", "lines", "log"))
+    notebook.write_text(json.dumps(problem_set.notebook))
+    empty.write_text(blank)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    given = [notebook, empty, judge.ANSWERS / f"{problem_set.name}.md", lines, most]
+    call = start(judge.__name__, [str(word) for word in given], environment, log)
     try:
         code = call.wait(LIMIT_S)
     finally:

@@ -35,27 +35,8 @@ for _ in range(1000):
 
 
 def sleepers() -> list[int]:
-    """The processes that STRAYS starts."""
-    return [
-        p.pid for p in psutil.process_iter(["cmdline"]) if "import time; time.sleep(600)" in (p.info["cmdline"] or [])
-    ]
-
-
-def run(tmp_path, seconds: float, limit_s: float) -> int | None:
-    """Run STRAYS."""
-    return contained.run([sys.executable, "-c", STRAYS, str(seconds)], limit_s, dict(os.environ), tmp_path / "log")
-
-
-def test_what_a_command_leaves_is_ended(tmp_path):
-    before = sleepers()
-    assert run(tmp_path, seconds=0.5, limit_s=60) == 0
-    assert sleepers() == before
-
-
-def test_a_command_that_is_late_is_ended_with_its_children(tmp_path):
-    before, started = sleepers(), time.monotonic()
-    assert run(tmp_path, seconds=600, limit_s=2) is None
-    assert sleepers() == before and time.monotonic() - started < 60
+    lines = [(p.pid, p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    return [pid for pid, line in lines if "import time; time.sleep(600)" in line]
 
 
 @pytest.mark.skipif(not LINUX, reason="the limit is Linux's")
@@ -66,10 +47,15 @@ def test_a_file_does_not_grow_without_end(tmp_path, monkeypatch):
     assert (tmp_path / "large").stat().st_size == 100_000
 
 
-def test_children_of_others_are_left_alone(tmp_path):
+def test_what_a_command_leaves_is_ended_and_children_of_others_are_left_alone(tmp_path):
+    """Also where the command is late."""
+    before, started = sleepers(), time.monotonic()
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        run(tmp_path, seconds=0, limit_s=60)
+        for seconds, limit_s, code in ((0.5, 60, 0), (600, 2, None)):
+            command = [sys.executable, "-c", STRAYS, str(seconds)]
+            assert contained.run(command, limit_s, dict(os.environ), tmp_path / "log") == code
+            assert sleepers() == before and time.monotonic() - started < 60
         assert other.poll() is None
     finally:
         other.kill()
@@ -90,25 +76,25 @@ def test_code_that_an_answer_has_changed_is_noticed(tmp_path):
     beside.mkdir()
     for name in ("a.py", "b.py", "data.bin", "__pycache__/a.pyc"):
         (package / name).write_bytes(b"x = 1")
-    where = [tmp_path / "site"], [beside]
-    before = contained.code_state(*where)
-    assert not contained.changed_code(before, contained.code_state(*where))
+
+    def changed() -> list[str]:
+        return contained.changed_code(before, contained.code_state([tmp_path / "site"], [beside]))
+
+    before = contained.code_state([tmp_path / "site"], [beside])
     (package / "__pycache__" / "b.pyc").write_bytes(b"compiled for the first time")
     (package / "data.bin").write_bytes(b"no code")
     (beside / "notes.txt").touch()
-    assert not contained.changed_code(before, contained.code_state(*where))
+    assert not changed()
     time.sleep(0.05)  # a file system's clock ticks slowly
     times = (package / "a.py").stat()
     (package / "a.py").write_bytes(b"x = 2")
     os.utime(package / "a.py", ns=(times.st_atime_ns, times.st_mtime_ns))  # as one who hides it would
     (package / "b.py").unlink()
-    (package / "c.pth").touch()
-    (package / "__pycache__" / "a.pyc").write_bytes(b"y = 1")
-    (beside / "json.py").touch()
     (beside / "nbgrader").mkdir()
-    (beside / "nbgrader" / "__init__.py").touch()
-    changed = contained.changed_code(before, contained.code_state(*where))
-    names = ["__pycache__/a.pyc", "a.py", "b.py", "c.pth"]
-    assert changed == [*(str(package / name) for name in names), str(beside / "json.py"),
-                       str(beside / "nbgrader" / "__init__.py")]  # fmt: skip
+    for name in ("c.pth", "__pycache__/a.pyc"):
+        (package / name).write_bytes(b"y = 1")
+    for name in ("json.py", "nbgrader/__init__.py"):
+        (beside / name).touch()
+    expected = [package / name for name in ("__pycache__/a.pyc", "a.py", "b.py", "c.pth")]
+    assert changed() == [str(path) for path in (*expected, beside / "json.py", beside / "nbgrader" / "__init__.py")]
     assert contained.code_state()  # of this Python

@@ -6,17 +6,20 @@ import pytest
 
 from bench.course.exercises import grade, nbgrading
 from tests.exercises.conftest import edited
+from tests.runs import refuses
 
-CELL_LIMIT_S = 20  # also for the cells that end well, on a busy machine
+CELL_LIMIT_S = 15  # also for the cells that end well, on a busy machine
 
-LATE = {
+DEAF = {
     "task1_answer": "import subprocess, sys, warnings\n"
     "sleep = [sys.executable, '-c', 'import time; time.sleep(601)']\n"
     "subprocess.Popen(sleep); subprocess.Popen(sleep, start_new_session=True)\n"
     "def global_batch(per_device_batch, num_devices):\n"
     "    warnings.warn('said on stderr, which costs nothing')\n"
     "    return per_device_batch * num_devices",
-    "task2_answer": "import time\ncourse = None\nwhile True:\n    time.sleep(1)",  # until CELL_LIMIT_S
+    "task2_answer": "import time\nfor _ in range(120):\n"
+    "    try:\n        time.sleep(1)\n    except BaseException:\n        pass\n"
+    "def total(rank):\n    return rank",
 }
 
 
@@ -26,12 +29,11 @@ def prepared(sample):
     return nbgrading.make_release([sample])
 
 
-def test_a_cell_that_is_late_costs_its_task_and_nothing_of_it_is_left(sample, solved, prepared):
-    found = grade.grade_text(prepared, sample, edited(solved, **LATE), CELL_LIMIT_S)
-    # Whether an interrupt ends the cell in time is up to the machine; where it does not, the kernel is ended.
-    interrupted = "CellTimeoutError" in found.feedback
-    assert interrupted or "did not end when it was interrupted" in found.feedback
-    assert found.tasks == {1: 1, 2: 0, 3: 1 if interrupted else 0}
+def test_a_cell_that_swallows_the_interrupt_costs_its_task_and_those_after_it(sample, solved, prepared):
+    """Not the whole notebook: what ran before it keeps its points, and nothing of it is left."""
+    found = grade.grade_text(prepared, sample, edited(solved, **DEAF), CELL_LIMIT_S)
+    assert found.tasks == {1: 1, 2: 0, 3: 0}
+    assert "NotRun" in found.feedback and f"{CELL_LIMIT_S} s" in found.feedback
     lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if "import time; time.sleep(601)" in line]
 
@@ -39,20 +41,8 @@ def test_a_cell_that_is_late_costs_its_task_and_nothing_of_it_is_left(sample, so
 def test_a_notebook_that_takes_too_long_as_a_whole(blank, tmp_path, monkeypatch):
     """The last resort: whatever nbgrader is waiting for, it is ended."""
     monkeypatch.setattr(nbgrading, "START_S", 0.2)
-    course = nbgrading.Course({}, b"")
-    with pytest.raises(nbgrading.NotGraded, match="not finished within"):
-        nbgrading.grade(course, "00_sample", blank, tmp_path, 0.1)
-
-
-def test_a_cell_that_swallows_the_interrupt_costs_its_task_and_those_after_it(sample, solved, prepared):
-    """Not the whole notebook: what ran before it keeps its points, and the page says what happened."""
-    deaf = (
-        "import time\nfor _ in range(120):\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass\n"
-        "def total(rank):\n    return rank"
-    )
-    found = grade.grade_text(prepared, sample, edited(solved, task2_answer=deaf), CELL_LIMIT_S)
-    assert found.tasks == {1: 1, 2: 0, 3: 0}
-    assert "did not end when it was interrupted" in found.feedback
+    with refuses("0.7 s", error=nbgrading.NotGraded):
+        nbgrading.grade(nbgrading.Course({}, b""), "00_sample", blank, tmp_path, 0.1)
 
 
 FOLDER = "from pathlib import Path\nfolder = [p for p in Path.cwd().parents if (p / 'gradebook.db').exists()][0]\n"
@@ -79,23 +69,20 @@ def test_solutions_and_points_are_closed_to_answers(sample, solved, prepared):
     """And what prints without end is cut, and a process that writes points is ended before they are read."""
     found = grade.grade_text(prepared, sample, edited(solved, **CURIOUS), 60)
     assert found.tasks == {1: 0, 2: 0, 3: 1}
-    assert found.feedback.count("PermissionError") >= 2 and "answers may not look at solutions" in found.feedback
-    assert "the rest is left out" in found.feedback
+    assert found.feedback.count("PermissionError") >= 2
     assert found.feedback.count("x" * 1000) <= 2_000
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "import sqlite3; c = sqlite3.connect('gradebook.db'); c.execute('update grade_cells set max_score = 99'); "
-        "c.commit()",
-        pytest.param(
-            "open('gradebook.db-journal', 'w').write('SQLite reads this first')", marks=pytest.mark.wide
-        ),  # answers themselves cannot open it: CURIOUS
-    ],
-    ids=["the file", "its journal"],
-)
-def test_who_changes_the_gradebook_has_no_points(change, sample, solved, prepared):
-    source = f"{OTHER}subprocess.run([sys.executable, '-S', '-c', {change!r}], cwd=folder, check=True)"
-    with pytest.raises(nbgrading.NotGraded, match="the answers have changed the gradebook"):
+CHANGES = {
+    "the file": "import sqlite3; c = sqlite3.connect('gradebook.db'); "
+    "c.execute('update grade_cells set max_score = 99'); c.commit()",
+    "its journal": "open('gradebook.db-journal', 'w').write('SQLite reads this first')",
+}
+
+
+@pytest.mark.parametrize("what", ["the file", pytest.param("its journal", marks=pytest.mark.wide)])
+def test_who_changes_the_gradebook_has_no_points(what, sample, solved, prepared):
+    """Answers themselves cannot open the journal: CURIOUS."""
+    source = f"{OTHER}subprocess.run([sys.executable, '-S', '-c', {CHANGES[what]!r}], cwd=folder, check=True)"
+    with refuses("gradebook", error=nbgrading.NotGraded):
         grade.grade_text(prepared, sample, edited(solved, task3_answer=source), 60)
