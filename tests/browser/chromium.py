@@ -58,7 +58,6 @@ class Browser:
         return answer["result"]
 
     def wait(self, wanted, what: str) -> dict:
-        """The next message that is wanted; all others are kept."""
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             while b"\0" in self._rest:
@@ -87,8 +86,18 @@ class Browser:
         """The parameters of the events of these kinds so far."""
         return [m["params"] for m in self.events if m.get("method") in methods]
 
+    def evaluate(self, expression: str):
+        """The value of an expression in the page; of a promise, what it promises."""
+        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def asked(self) -> list[str]:
+        """The addresses that were asked for, without what is in the page itself."""
+        urls = [event["request"]["url"] for event in self.of("Network.requestWillBeSent")]
+        return [url for url in urls if not url.startswith("data:")]
+
     def close(self) -> None:
-        """End the browser."""
         with contextlib.suppress(OSError, AssertionError):
             self._session = None
             self.ask("Browser.close")
@@ -99,3 +108,10 @@ class Browser:
             time.sleep(0.05)
         os.close(self._read)
         os.close(self._write)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    found = Browser(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()

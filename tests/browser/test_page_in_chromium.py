@@ -5,7 +5,7 @@ import pytest
 from bench.analysis.suite import suites_of
 from bench.report import page
 from tests import records
-from tests.browser.chromium import WIDTHS, Browser, needs_chromium
+from tests.browser.chromium import WIDTHS, needs_chromium
 
 pytestmark = needs_chromium
 
@@ -47,14 +47,6 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """A browser for all tests."""
-    found = Browser(tmp_path_factory.mktemp("profile"))
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A page with suites of several studies, an unfair one, failed and single runs, and a refused file."""
     unfair = records.compare_programs()
@@ -68,39 +60,14 @@ def written(tmp_path_factory):
     return page.write_page(suites_of(found), others, refused, path)
 
 
-@pytest.fixture(scope="module", params=WIDTHS)
-def seen(request, browser, written):
-    """The page at one width: (what it looks like, the events of its loading)."""
-    width, height = WIDTHS[request.param]
-    browser.open(written.as_uri(), width, height, mobile=request.param == "phone")
-    answer = browser.ask("Runtime.evaluate", expression=QUESTION, returnByValue=True)
-    assert "exceptionDetails" not in answer, answer
-    look = answer["result"]["value"]
-    return look | {"asked": width}, browser
-
-
-def test_nothing_is_wider_than_the_window(seen):
-    look, _ = seen
-    assert look["wide"] == [] and look["scroll_width"] <= look["asked"] == look["width"]
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_fits_can_be_read_and_asks_for_nothing_else(browser, written, width):
+    browser.open(written.as_uri(), *WIDTHS[width], mobile=width == "phone")
+    look = browser.evaluate(QUESTION)
+    assert look["wide"] == [] and look["scroll_width"] <= look["width"] == WIDTHS[width][0]
     assert look["boxes"] == look["fitting"] > 10
-
-
-def test_all_pictures_are_there_and_their_text_is_inside(seen, written):
-    look, _ = seen
-    assert look["svgs"] == written.read_text().count("<svg") > len(OTHERS) and look["outside"] == []
-
-
-def test_text_can_be_read(seen):
-    look, _ = seen
+    assert look["svgs"] == written.read_text().count("<svg") > len(OTHERS)
+    assert look["outside"] == []  # text of a picture
     assert look["body_size"] >= 16 and look["smallest"] >= 7
-
-
-def test_only_the_page_itself_is_asked_for(seen, written):
-    _, browser = seen
-    urls = [event["request"]["url"] for event in browser.of("Network.requestWillBeSent")]
-    assert [url for url in urls if not url.startswith("data:")] == [written.as_uri()]
-
-
-def test_the_console_is_empty(seen):
-    _, browser = seen
+    assert browser.asked() == [written.as_uri()]
     assert browser.of("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded") == []

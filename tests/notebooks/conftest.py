@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from bench.files import LINUX
+from tests.browser.chromium import browser  # noqa: F401
 from tests.forked_programs import shared
 
 IMPORTED = ("bench.course.chapters", "nbclient", "bench.course", "ipykernel.kernelapp", "ipykernel.ipkernel",

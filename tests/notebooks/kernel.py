@@ -21,8 +21,6 @@ TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class Said:
-    """What a cell printed, showed and raised."""
-
     printed: str = ""
     shown: list[dict] = field(default_factory=list)  # by kind of text, as in a notebook
     raised: str = ""  # "ValueError: no"

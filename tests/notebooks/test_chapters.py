@@ -33,90 +33,51 @@ def prose(path) -> str:
 
 
 def section(path, title: str) -> str:
-    """What is below one heading of the second level."""
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", path.read_text(), re.MULTILINE | re.DOTALL)
     assert found, f"no section {title!r}"
     return found[1]
 
 
-# --- Form -----------------------------------------------------------------------------------------------------------
-
-
 @each_chapter
-def test_the_headings_are_in_order(path):
+def test_the_form_of_a_chapter(path):
+    """Its headings; a head that says what one can do afterwards, the minutes and what it needs; a guess that comes
+    back; three exercises with a hint and an answer each, and the problem set."""
     text = path.read_text()
-    number = int(path.name[:2])
-    assert re.search(rf"\A(---\n.*?\n---\n+)?# {number}\. \S", text, re.DOTALL), "the title is not `# N. Title`"
+    assert re.search(rf"\A(---\n.*?\n---\n+)?# {int(path.name[:2])}\. \S", text, re.DOTALL), "no `# N. Title`"
     headings = re.findall(r"^## (.+)$", prose(path), re.MULTILINE)
     assert headings[0] == "A prediction" and headings[-4:] == ENDING and len(headings) > 5
     assert re.findall(r"^# (?!#)", prose(path), re.MULTILINE) == ["# "], "one title"
 
-
-@each_chapter
-def test_it_begins_with_a_question_and_what_is_new(path):
-    head = path.read_text().partition("\n## ")[0]
-    question = head.index("**Question.**")
-    assert "?" in head[question:]
+    head = text.partition("\n## ")[0]
     news = ["**New since the last chapter.**", "**What you need.**"][: 2 if path.name.startswith("01") else 1]
-    assert any(head.find(new) > question for new in news)
-
-
-@each_chapter
-def test_it_begins_with_what_one_can_do_afterwards_the_minutes_and_what_it_needs(path):
-    head = path.read_text().partition("**New since")[0]
-    places = [
-        head.find(part) for part in ("**Question.**", "**After this chapter** you can", "**Time:**", "**Needs:**")
-    ]
-    assert -1 not in places and places == sorted(places)
+    parts = ["**Question.**", "?", "**After this chapter** you can", "**Time:**", "**Needs:**"]
+    places = [head.find(part) for part in parts]
+    assert -1 not in places and places == sorted(places) and any(new in head[places[0] :] for new in news)
     assert re.search(r"\*\*Time:\*\*\s\d+\sminutes\sto\sread", head)
 
-
-@each_chapter
-def test_a_guess_is_asked_for_and_comes_back(path):
     guesses = re.findall(r"^(\w+) = .*\bNone\b", section(path, "A prediction"), re.MULTILINE)
-    assert guesses, "no `guess = None  # …` in the section A prediction"
-    later = path.read_text().partition("## A prediction")[2]
-    assert all(len(re.findall(rf"\b{guess}\b", later)) > 1 for guess in guesses), "the guess never comes back"
+    later = text.partition("## A prediction")[2]
+    assert guesses and all(len(re.findall(rf"\b{guess}\b", later)) > 1 for guess in guesses)
+
+    exercises = section(path, "Exercises")
+    assert re.findall(r"^(\d+)\. ", exercises, re.MULTILINE) == ["1", "2", "3"]
+    assert f"exercises/{path.name}" in exercises.strip().rpartition("\n\n")[2]
+    for exercise in re.split(r"^\d+\. ", exercises, flags=re.MULTILINE)[1:]:
+        found = re.findall(r"^   <details><summary>(.*?)</summary>(.*?)</details>$", exercise, re.MULTILINE | re.DOTALL)
+        assert [title for title, _ in found] == ["Hint", "Answer"] and all(text.strip() for _, text in found), exercise
+        assert exercise.count("<details>") == 2, exercise
+    assert len(re.findall(r"^[-*] ", section(path, "Summary"), re.MULTILINE)) in (0, 3, 4, 5, 6)
 
 
 @each_chapter
 def test_code_cells_are_short_and_have_no_shell_lines(path):
-    for code in cells(path, "code"):
+    codes = cells(path, "code")
+    assert re.search(r"^from bench import .*\bcourse\b", "\n".join(codes[:2]), re.MULTILINE)  # imports may need two
+    for code in codes:
         lines = code.splitlines()
         assert len(lines) <= MOST_LINES, f"{len(lines)} lines:\n{code}"
         assert not [line for line in lines if line.lstrip().startswith("!")], code
-        magic = [line for line in lines if line.startswith("%")]
-        assert all(line.startswith("%%writefile") for line in magic), code
-
-
-@each_chapter
-def test_the_imports_bring_the_course(path):
-    first = "\n".join(cells(path, "code")[:2])  # imports may need two cells
-    assert re.search(r"^from bench import .*\bcourse\b", first, re.MULTILINE)
-
-
-@each_chapter
-def test_there_are_three_exercises_and_a_problem_set(path):
-    exercises = section(path, "Exercises")
-    assert re.findall(r"^(\d+)\. ", exercises, re.MULTILINE) == ["1", "2", "3"]
-    last = exercises.strip().rpartition("\n\n")[2]
-    assert f"exercises/{path.name}" in last
-
-
-@each_chapter
-def test_each_exercise_unfolds_one_hint_and_one_answer(path):
-    """Below its number and indented, so that Markdown counts on after it; first the hint."""
-    exercises = re.split(r"^\d+\. ", section(path, "Exercises"), flags=re.MULTILINE)[1:]
-    for exercise in exercises:
-        found = re.findall(r"^   <details><summary>(.*?)</summary>(.*?)</details>$", exercise, re.MULTILINE | re.DOTALL)
-        assert [title for title, _ in found] == ["Hint", "Answer"], exercise
-        assert exercise.count("<details>") == 2 and all(text.strip() for _, text in found), exercise
-
-
-@each_chapter
-def test_the_summary_is_short(path):
-    points = re.findall(r"^[-*] ", section(path, "Summary"), re.MULTILINE)
-    assert not points or 3 <= len(points) <= 6
+        assert all(line.startswith("%%writefile") for line in lines if line.startswith("%")), code
 
 
 @each_chapter
@@ -129,15 +90,9 @@ def test_formulas_can_be_drawn_without_a_script_from_elsewhere(path):
 
 
 @each_chapter
-def test_text_and_notebook_are_one(path):
-    notebook, remedy = path.with_suffix(".ipynb"), f"make notebooks PAIR=1 NAME={path.name[:2]}"
-    assert notebook.exists(), remedy
-    assert notebook.read_text() == chapters.written(chapters.paired(path)), remedy
-
-
-@each_chapter
-def test_the_notebook_shows_what_its_code_gave_at_full_size(path):
-    text = path.with_suffix(".ipynb").read_text()
+def test_the_notebook_is_the_text_with_what_its_code_gave_at_full_size(path):
+    text, remedy = path.with_suffix(".ipynb").read_text(), f"make notebooks PAIR=1 NAME={path.name[:2]}"
+    assert text == chapters.written(chapters.paired(path)), remedy
     notebook = json.loads(text)
     made = notebook["metadata"].get("course")
     assert made, f"its code is newer than its outputs: make notebooks OUTPUTS=1 NAME={path.name[:2]}"

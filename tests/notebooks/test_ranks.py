@@ -11,10 +11,10 @@ import pytest
 
 from bench.course import ranks, start
 from bench.course.ranks import MOST_LINES, RankOutput, run_on_ranks
-from bench.errors import RunFailed, UserError
+from bench.errors import RunFailed
 from bench.files import LINUX
 from tests.notebooks.kernel import Kernel
-from tests.runs import ROOT, descendants, needs_horovod, wait_for
+from tests.runs import ROOT, descendants, needs_horovod, refuses, wait_for
 
 pytest.importorskip("ipykernel", reason="the notebooks extra is not installed")
 
@@ -86,6 +86,18 @@ CELLS = {
             dist.barrier()
         failure_of(gone);
     """,
+    "strays": """
+        def strays():
+            import os, signal, time
+            if os.fork() == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.setsid()
+                if os.fork() == 0:
+                    time.sleep(600)
+                os._exit(0)
+            os._exit(3)
+        failure_of(strays);
+    """,
     "killed": """
         def killed():
             import os, signal
@@ -103,22 +115,6 @@ CELLS = {
         failure_of(lambda: lock);
     """,
 }
-HOROVOD = {
-    "horovod": """
-        def hvd_sum():
-            import horovod.torch as hvd
-            return hvd.allreduce(torch.ones(1) * hvd.rank(), op=hvd.Sum).item()
-        course.run_on_ranks(hvd_sum, 2, engine="horovod")
-    """,
-    "horovod raises": """
-        def hvd_broken():
-            import horovod.torch as hvd
-            if hvd.rank() == 1:
-                raise ValueError("no")
-            hvd.allreduce(torch.ones(1))
-        failure_of(hvd_broken, engine="horovod");
-    """,
-}
 
 
 @pytest.fixture(scope="module")
@@ -134,33 +130,23 @@ def said(kernel):
     return {name: kernel.run(code) for name, code in CELLS.items()}
 
 
-def cell_of(name: str) -> str:
-    """What a cell of CELLS is called in a traceback."""
-    return f"cell [{list(CELLS).index(name) + 2}]"
-
-
 def lines(said) -> list[str]:
     return said.printed.splitlines()
 
 
 def end(said) -> str:
-    """The line with the error."""
     assert said.raised == "", said.traceback
     return next(line for line in lines(said) if line.startswith("END "))
 
 
 def test_results_come_back_by_rank_and_in_the_classes_of_the_notebook(said):
+    """Every line names its rank."""
     assert said["torch"].raised == "", said["torch"].traceback
-    shown = said["torch"].shown[0]["text/plain"]
-    assert shown == "([True, True], [0, 1], [[9.0, 9.0], [9.0, 9.0]])"
-
-
-def test_every_line_names_its_rank(said):
-    printed = lines(said["torch"])
+    assert said["torch"].shown[0]["text/plain"] == "([True, True], [0, 1], [[9.0, 9.0], [9.0, 9.0]])"
     for rank in (0, 1):
-        mine = [line for line in printed if line.startswith(f"[rank {rank}]")]
+        mine = [line for line in lines(said["torch"]) if line.startswith(f"[rank {rank}]")]
         assert mine == [f"[rank {rank}] total [9.0, 9.0]", f"[rank {rank}]", f"[rank {rank}] no end"]
-    assert len(printed) == 6
+    assert len(lines(said["torch"])) == 6
 
 
 def test_bare_ranks_have_the_variables_and_no_group(said):
@@ -169,66 +155,61 @@ def test_bare_ranks_have_the_variables_and_no_group(said):
     ), "then: NumPy's random numbers are not the same on both; a rank ends with this kernel"
 
 
-def test_an_exception_names_rank_and_line(said):
-    cell = cell_of("raises")
-    assert end(said["raises"]) == f"END RunFailed rank 1 raised ValueError: no 7 ({cell}, line 4, in broken)"
-    printed = lines(said["raises"])
+FAILS = {  # what the error names
+    "raises": ["rank 1", "ValueError: no 7", "line 4, in broken"],
+    "raises, quietly": ["rank 1", "ValueError: no 7", "line 4, in broken"],
+    "hangs": ["rank 1", "3 s", ":4 (stuck)", ":6 (stuck)"],
+    "exits": ["rank 1", "code 5"],
+    "strays": ["rank", "code 3"],
+    "killed": ["rank 0", "SIGKILL"],
+    "result": ["generator"],
+    "function": ["_thread.lock"],
+}
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_a_failure_names_what_went_wrong(kernel, said, name):
+    """And leaves nobody; what has left a rank's session ends with the call, too."""
+    assert [value for value in FAILS[name] if value not in end(said[name])] == [], end(said[name])
+    if name in ("raises", "hangs"):
+        assert f"cell [{list(CELLS).index(name) + 2}]" in end(said[name])
+    if name in ("raises, quietly", "hangs"):  # no traceback, no stacks
+        assert sorted(lines(said[name])[:-1]) == (["[rank 0] here", "[rank 1] here"] if name == "hangs" else [])
+    assert kernel.left() == []
+
+
+def test_an_exception_is_shown_with_its_rank_and_line_and_the_others_end_in_one(said):
+    cell, printed = f"cell [{list(CELLS).index('raises') + 2}]", lines(said["raises"])
     trace = printed.index("[rank 1] Traceback (most recent call last):")
     assert "[rank 1] just before" in printed[:trace]
     assert printed[trace + 1] == f'[rank 1]   File "{cell}", line 4, in broken'
     assert printed[trace + 2].strip().endswith('raise ValueError(f"no {x}")')
-    assert "[rank 1] ValueError: no 7" in printed
-
-
-def test_the_others_say_one_line_after_the_cause(said):
-    printed = lines(said["raises"])
-    others = [line for line in printed if line.startswith("[rank 0]")]
-    assert len(others) == 1 and others[0].startswith("[rank 0] stopped, too: ") and len(others[0]) < 140
-    assert printed.index(others[0]) > printed.index("[rank 1] ValueError: no 7")
-    assert "/pair.cc" not in others[0]
-
-
-def test_the_failure_is_there_to_be_read(said):
-    shown = said["raises"].shown[0]["text/plain"]
-    assert "'rank': 1" in shown and "'kind': 'raised'" in shown and cell_of("raises") in shown
-    assert "ipykernel_" not in said["raises"].printed + shown and "bench/course/start.py" not in shown
-
-
-def test_quiet_says_the_error_alone(said):
-    assert lines(said["raises, quietly"]) == [end(said["raises, quietly"])]
-    assert end(said["raises, quietly"]) == end(said["raises"])
-
-
-def test_a_hang_ends_and_says_who_waits(said):
-    line = end(said["hangs"])
-    cell = cell_of("hangs")
-    assert "rank 1 hangs and the others wait for it" in line and "no progress for 3 s (timeout=)" in line
-    assert f"{cell}:4 (stuck)" in line and f"{cell}:6 (stuck)" in line
-    assert sorted(lines(said["hangs"])[:-1]) == ["[rank 0] here", "[rank 1] here"], "no stacks in the notebook"
-
-
-def test_a_rank_that_exits(said):
-    assert end(said["exits"]) == "END RunFailed rank 1 ended with exit code 5 before the function returned"
-
-
-def test_a_rank_that_is_killed(said):
-    assert end(said["killed"]) == "END RunFailed rank 0 was killed by SIGKILL (out of memory?)"
-
-
-def test_what_cannot_travel(said):
-    assert "what the function returns (generator) cannot be sent back" in end(said["result"])
-    assert "the function cannot be sent to other processes: cannot pickle '_thread.lock'" in end(said["function"])
+    (other,) = [line for line in printed if line.startswith("[rank 0]")]
+    assert printed.index(other) > printed.index("[rank 1] ValueError: no 7") > trace
+    assert len(other) < 140 and "/pair.cc" not in other
+    failure = said["raises"].shown[0]["text/plain"]
+    assert "'rank': 1" in failure and "'kind': 'raised'" in failure and cell in failure
+    assert "ipykernel_" not in said["raises"].printed + failure and "bench/course/start.py" not in failure
 
 
 @needs_horovod
 def test_horovod(kernel):
-    assert kernel.run(HOROVOD["horovod"]).shown[0]["text/plain"] == "[1.0, 1.0]"
-    said = kernel.run(HOROVOD["horovod raises"])
-    assert "rank 1 raised ValueError: no (cell [" in end(said)
-    assert [line[:23] for line in lines(said) if line.startswith("[rank 0]")] == ["[rank 0] stopped, too: "]
-
-
-def test_nothing_is_left(kernel, said):
+    code = """
+        def hvd_sum():
+            import horovod.torch as hvd
+            return hvd.allreduce(torch.ones(1) * hvd.rank(), op=hvd.Sum).item()
+        def hvd_broken():
+            import horovod.torch as hvd
+            if hvd.rank() == 1:
+                raise ValueError("no")
+            hvd.allreduce(torch.ones(1))
+        failure_of(hvd_broken, engine="horovod")
+        course.run_on_ranks(hvd_sum, 2, engine="horovod")
+    """
+    said = kernel.run(code)
+    assert said.shown[0]["text/plain"] == "[1.0, 1.0]"
+    assert "rank 1" in end(said) and "ValueError: no" in end(said) and "cell [" in end(said)
+    assert len([line for line in lines(said) if line.startswith("[rank 0]")]) == 1
     assert kernel.left() == []
 
 
@@ -249,78 +230,51 @@ forks = pytest.mark.skipif(not LINUX, reason="a fork is safe on Linux alone")
 # As where there are GPUs: the process that stays imports torch, and no more. It starts in half the time.
 TORCH_ALONE = "from bench.course import ranks; ranks.visible_gpus = lambda: ['a GPU']"
 
-FAMILY = """
-    def family():
-        import psutil
-        return [process.pid for process in psutil.Process().parents()]
-    course.run_on_ranks(family, 2, engine="bare")
-"""
-
 
 @forks
 def test_ranks_of_later_calls_are_forked_from_one_process(kernel):
-    """Which is another one when a variable has changed that a library may have read while it was loaded."""
+    """Which is another one when it is gone, or when a variable has changed that a library may have read while it was
+    loaded."""
     (stays,) = kernel.staying()
-    ranks = ast.literal_eval(kernel.run(FAMILY).shown[0]["text/plain"])
+    family = """
+        def family():
+            import psutil
+            return [process.pid for process in psutil.Process().parents()]
+        course.run_on_ranks(family, 2, engine="bare")
+    """
+    ranks = ast.literal_eval(kernel.run(family).shown[0]["text/plain"])
     assert [family[1:3] for family in ranks] == [[stays.pid, kernel.pid]] * 2, "the second is who starts and waits"
     changed = "os.environ['OF_THIS_TEST'] = '1'; course.run_on_ranks(lambda: os.environ['OF_THIS_TEST'], 1)"
     assert kernel.run(f"{TORCH_ALONE}; import os; {changed}").shown[0]["text/plain"] == "['1']"
-    assert kernel.staying() != [stays] and len(kernel.staying()) == 1 and not stays.is_running()
-
-
-def test_what_has_left_a_ranks_session_ends_with_the_call(kernel):
-    code = """
-        def strays():
-            import os, signal, time
-            if os.fork() == 0:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                os.setsid()
-                if os.fork() == 0:
-                    time.sleep(600)
-                os._exit(0)
-            os._exit(3)
-        failure_of(strays);
-    """
-    assert "ended with exit code 3" in end(kernel.run(code))
-    assert kernel.left() == []
-
-
-@forks
-def test_the_process_that_stays_is_replaced_when_it_is_gone(kernel):
-    (stays,) = kernel.staying()
-    stays.kill()
-    wait_for(lambda: stays.status() == psutil.STATUS_ZOMBIE, "its end")
+    (other,) = kernel.staying()
+    assert other != stays and not stays.is_running()
+    other.kill()
+    wait_for(lambda: other.status() == psutil.STATUS_ZOMBIE, "its end")
     assert kernel.run("course.run_on_ranks(lambda: 1, 2, engine='bare')").shown[0]["text/plain"] == "[1, 1]"
-
-
-@forks
-def test_an_interrupt_while_it_is_starting(kernel):
-    """No process id is known yet."""
     code = """
         from bench.course import ranks
         while ranks.kept: ranks.kept.pop().stop()
         def interrupted(node, seconds): raise KeyboardInterrupt
         ranks.WarmNode.wait = interrupted
         course.run_on_ranks(lambda: 1, 2)
-    """
+    """  # an interrupt while it is starting: no process id is known yet
     assert kernel.run(code).raised.startswith("KeyboardInterrupt")
     assert kernel.run("del ranks.WarmNode.wait").raised == "" and kernel.left() == []
 
 
 @forks
 def test_nobody_outlives_the_kernel(tmp_path):
+    """Neither its ranks nor a command."""
     with Kernel(tmp_path) as kernel:
-        code = "def wait():\n    import time\n    print('waiting')\n    time.sleep(600)\ncourse.run_on_ranks(wait, 2)"
-        kernel.client.execute(f"from bench import course\n{TORCH_ALONE}\n{code}")
-        wait_for(lambda: len(kernel.processes()) == 3 and ranks_run(kernel), "the ranks", within=100)
+        code = "def wait():\n    import time\n    print('waiting')\n    time.sleep(600)\n"
+        code += "import threading\nthreading.Thread(target=course.shell, args=('sleep 171',)).start()\n"
+        kernel.client.execute(f"from bench import course\n{TORCH_ALONE}\n{code}course.run_on_ranks(wait, 2)")
+        wait_for(lambda: "sleep 171" in kernel.processes(), "the command", within=100)
+        logs = kernel.temporary.glob
+        wait_for(lambda: sum("waiting" in path.read_text() for path in logs("ranks-*/rank*.log")) == 2, "the ranks")
         stays = kernel.staying()
         os.kill(kernel.pid, 9)
         wait_for(lambda: kernel.processes() == [] and not stays[0].is_running(), "the end of all", within=30)
-
-
-def ranks_run(kernel) -> bool:
-    """Whether two of a kernel's ranks have begun to print."""
-    return all("waiting" in path.read_text() for path in kernel.temporary.glob("ranks-*/rank*.log"))
 
 
 @forks
@@ -331,36 +285,26 @@ def test_a_process_that_stays_ends_after_a_while():
         subprocess.run([sys.executable, "-c", code], stdin=theirs, timeout=60, check=True, cwd=ROOT)
 
 
-def test_a_command_ends_with_its_kernel(tmp_path):
-    with Kernel(tmp_path) as kernel:
-        kernel.client.execute("from bench import course; course.shell('sleep 171')")
-        wait_for(lambda: "sleep 171" in kernel.processes(), "the command")
-        os.kill(kernel.pid, 9)
-        wait_for(lambda: kernel.processes() == [], "the end of the command", within=30)
-
-
-# --- Without a kernel -----------------------------------------------------------------------------------------------
-
-
 def rank_of_two(code: int | None = None) -> str:
     if code is not None and os.environ["RANK"] == "1":
         os._exit(code)
     return os.environ["RANK"]
 
 
-def test_ranks_as_fresh_programs(monkeypatch):
-    """As where a fork is not safe: on macOS."""
+def test_ranks_as_fresh_programs(monkeypatch, tmp_path):
+    """As where a fork is not safe: on macOS. How a rank has ended is told for every rank."""
     monkeypatch.setenv("BENCH_PROC", "/nowhere")
     assert run_on_ranks(rank_of_two, 2, engine="bare") == ["0", "1"]
-    with pytest.raises(RunFailed, match=r"^rank 1 ended with exit code 7 before the function returned$"):
-        run_on_ranks(rank_of_two, 2, 7, engine="bare")
+    for code in (7, 0):  # one that ends well has no result, either
+        with refuses("rank 1", *(["code 7"] if code else []), error=RunFailed) as caught:
+            run_on_ranks(rank_of_two, 2, code, engine="bare")
+        assert caught.value.failure["rank"] == 1
     assert descendants(os.getpid()) == []
-
-
-def test_a_rank_that_ends_well_without_a_result():
-    with pytest.raises(RunFailed, match=r"^rank 1 ended before the function returned$") as caught:
-        run_on_ranks(rank_of_two, 2, 0, engine="bare")
-    assert caught.value.failure["rank"] == 1
+    pids = iter([os.posix_spawn("/bin/sh", ["sh", "-c", "exit 0"], {}),
+                 os.posix_spawn("/bin/sh", ["sh", "-c", "kill -11 $$"], {})])  # fmt: skip
+    assert start.watch(lambda run_dir, rank: next(pids), tmp_path, 2) == 1
+    assert "rank 1" in ranks.how_it_ended(tmp_path, 1) and "SIGSEGV" in ranks.how_it_ended(tmp_path, 1)
+    assert ranks.how_it_ended(tmp_path, 2) == ""
 
 
 def chatter() -> None:
@@ -370,71 +314,38 @@ def chatter() -> None:
 
 def test_a_rank_that_prints_without_end(monkeypatch, capsys):
     monkeypatch.setattr(ranks, "MOST_BYTES", 2**20)
-    with pytest.raises(RunFailed, match=r"^rank 0 has printed more than 1 MiB, and was stopped$"):
+    with refuses("rank 0", "1 MiB", error=RunFailed):
         run_on_ranks(chatter, 1, engine="bare", quiet=True)
     assert capsys.readouterr().out == "" and descendants(os.getpid()) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "words"),
+    ("num_ranks", "options", "value"),
     [
-        ((0,), {}, "num_ranks=0: give a whole number from 1 to 64"),
-        ((2.0,), {}, "num_ranks=2.0"),
-        ((2,), {"engine": "mpi"}, "unknown engine='mpi': choose one of torch, bare, horovod"),
-        ((2,), {"timeout": 0}, "timeout=0: give a number of seconds above 0"),
+        (0, {}, "num_ranks=0"),
+        (2.0, {}, "num_ranks=2.0"),
+        (2, {"engine": "mpi"}, "engine='mpi'"),
+        (2, {"timeout": 0}, "timeout=0"),
     ],
 )
-def test_a_call_that_cannot_work(arguments, options, words):
-    with pytest.raises(UserError) as caught:
-        run_on_ranks(rank_of_two, *arguments, **options)
-    assert words in str(caught.value)
+def test_a_call_that_cannot_work(num_ranks, options, value):
+    with refuses(value):
+        run_on_ranks(rank_of_two, num_ranks, **options)
 
 
-def test_how_a_rank_ended_is_told_for_every_rank(tmp_path):
-    pids = iter([os.posix_spawn("/bin/sh", ["sh", "-c", "exit 0"], {}),
-                 os.posix_spawn("/bin/sh", ["sh", "-c", "kill -11 $$"], {})])  # fmt: skip
-    assert start.watch(lambda run_dir, rank: next(pids), tmp_path, 2) == 1
-    assert ranks.how_it_ended(tmp_path, 1) == "rank 1 was killed by SIGSEGV"
-    assert ranks.how_it_ended(tmp_path, 2) == ""
-
-
-# --- Output, from logs written by hand ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def log(tmp_path):
-    """A function that appends to rank 1's log, and the output that follows it."""
+def test_lines_of_a_rank(tmp_path, capsys):
+    """Shown when they are whole; cells are called by their numbers; a wide line is cut, and so are too many."""
     followed = RankOutput(tmp_path, 2, files={"/tmp/ipykernel_7/12.py": "cell [3]"})
 
-    def append(text: str) -> RankOutput:
+    def shown(text: str, show=followed.show) -> str:
         with (tmp_path / "rank1.log").open("a") as file:
             file.write(text)
-        return followed
+        show()
+        return capsys.readouterr().out
 
-    return append
-
-
-def test_a_line_is_shown_when_it_is_whole(log, capsys):
-    log("a\nb").show()
-    assert capsys.readouterr().out == "[rank 1] a\n"
-    log("c\n").show()
-    assert capsys.readouterr().out == "[rank 1] bc\n"
-    log("d").finish()
-    assert capsys.readouterr().out == "[rank 1] d\n"
-
-
-def test_too_many_lines_are_cut(log, capsys):
-    log("x\n" * (MOST_LINES + 100)).show()
-    log("y\n").finish()
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == MOST_LINES + 1 and printed[-1].startswith(f"[rank 1] … more than {MOST_LINES} lines")
-
-
-def test_a_wide_line_is_cut(log, capsys):
-    log("x" * 10_000 + "\n").show()
-    assert len(capsys.readouterr().out) < 2100
-
-
-def test_cells_are_called_by_their_numbers(log, capsys):
-    log('File "/tmp/ipykernel_7/12.py", line 1; at ipykernel_7/12.py:3 (f)\n').show()
-    assert capsys.readouterr().out == '[rank 1] File "cell [3]", line 1; at cell [3]:3 (f)\n'
+    assert shown("a\nb") == "[rank 1] a\n" and shown("c\n") == "[rank 1] bc\n"
+    frame = shown('File "/tmp/ipykernel_7/12.py", line 1; at ipykernel_7/12.py:3 (f)\n')
+    assert frame == '[rank 1] File "cell [3]", line 1; at cell [3]:3 (f)\n'
+    assert len(shown("x" * 10_000 + "\n")) < 2100
+    printed = (shown("x\n" * (MOST_LINES + 100)) + shown("y", followed.finish)).splitlines()
+    assert len(printed) == MOST_LINES - 4 + 1 and str(MOST_LINES) in printed[-1]

@@ -1,0 +1,3 @@
+"""The browser is a fixture here."""
+
+from tests.browser.chromium import browser  # noqa: F401
