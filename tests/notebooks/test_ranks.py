@@ -1,23 +1,33 @@
 """Functions of a notebook on ranks: real kernels, real processes. One kernel and one launch serve many tests."""
 
 import ast
+import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
+import textwrap
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 import pytest
 
 from bench.course import ranks, start
+from bench.course.chapters import kernel_command
 from bench.course.ranks import MOST_LINES, RankOutput, run_on_ranks
+from bench.course.shell import own_paths
 from bench.errors import RunFailed
 from bench.files import LINUX
-from tests.notebooks.kernel import Kernel
-from tests.runs import ROOT, descendants, needs_horovod, refuses, wait_for
+from bench.process.tree import MARK, Tree
+from tests.runs import PATIENT, ROOT, descendants, needs_horovod, refuses, wait_for
 
-pytest.importorskip("ipykernel", reason="the notebooks extra is not installed")
+client = pytest.importorskip("jupyter_client", reason="the notebooks extra is not installed")
 
+LIMIT_S = 200  # for one cell, on a busy machine
+TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")
 SETUP = """
     import numpy as np
     import torch
@@ -115,6 +125,89 @@ CELLS = {
         failure_of(lambda: lock);
     """,
 }
+
+
+@dataclass
+class Said:
+    printed: str = ""
+    shown: list[dict] = field(default_factory=list)  # by kind of text, as in a notebook
+    raised: str = ""  # "ValueError: no"
+    traceback: str = ""
+
+
+class Kernel:
+    """As the chapters run in. Its temporary files lie in a folder of its own. Use as a context manager."""
+
+    def __init__(self, folder: Path):
+        self.tree = Tree()
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+
+    def __enter__(self) -> "Kernel":
+        self.manager = client.KernelManager(kernel_name="python3")
+        self.manager.kernel_spec.argv = kernel_command()
+        variables = {"PYTHONPATH": own_paths()["PYTHONPATH"], "TMPDIR": str(self.temporary),
+                     "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # fmt: skip
+        self.manager.start_kernel(env=os.environ | PATIENT | variables | self.tree.mark)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=LIMIT_S)
+        self.pid = self.manager.provisioner.pid
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+
+    def run(self, code: str, *do_when: tuple) -> Said:
+        """Run one cell to its end. do_when: (a text that it prints, a function to call then)."""
+        said, waiting = Said(), [*do_when]
+
+        def hear(message: dict) -> None:
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                said.printed += content["text"]
+                if waiting and waiting[0][0] in said.printed:
+                    waiting.pop()[1]()
+            elif kind in ("display_data", "execute_result"):
+                said.shown.append(content["data"])
+            elif kind == "error":
+                said.raised = f"{content['ename']}: {content['evalue']}"
+                said.traceback = TERMINAL_CODES.sub("", "\n".join(content["traceback"]))
+
+        self.client.execute_interactive(textwrap.dedent(code).strip(), output_hook=hear, timeout=LIMIT_S)
+        return said
+
+    def processes(self) -> list[str]:
+        """The command lines of all that this kernel has started; neither itself nor the process that stays to fork
+        ranks is among them."""
+        own, found = {self.pid, *(process.pid for process in self.staying())}, []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if self.tree.token in process.environ().get(MARK, "").split() and process.pid not in own:
+                    found.append(" ".join(process.cmdline()))
+        return found
+
+    def staying(self) -> list[psutil.Process]:
+        """The processes that stay, of this kernel's own children: one, or none. Ranks have the same command line."""
+        found = []
+        for process in psutil.Process(self.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
+                if process.cmdline()[-2:] == ["-m", "bench.course.start"]:
+                    found.append(process)
+        return found
+
+    def left(self, within: float = 10.0) -> list[str]:
+        """Processes and temporary files that are left, after a while. torch leaves a folder, with any optimizer."""
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            files = [str(path) for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_")]
+            left = [*self.processes(), *files]
+            if not left:
+                break
+            time.sleep(0.2)
+        return left
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +314,7 @@ def test_an_interrupt_of_the_kernel_ends_the_ranks(kernel):
             time.sleep(100)
         course.run_on_ranks(wait, 2)
     """
-    assert kernel.run(code, do_when=("waiting", kernel.manager.interrupt_kernel)).raised.startswith("KeyboardInterrupt")
+    assert kernel.run(code, ("waiting", kernel.manager.interrupt_kernel)).raised.startswith("KeyboardInterrupt")
     assert kernel.left() == []
 
 
