@@ -4,6 +4,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
 from bench.storage import labels
 from tests.runs import refuses
@@ -20,8 +21,6 @@ def ground_truth(folder, meta: str | None = "meta.mat"):
     if meta == "meta.txt":
         (folder / meta).write_text("".join(f"{number} {name} a word of it\n" for name, number in IDS.items()))
     if meta == "meta.mat":
-        from scipy.io import savemat
-
         table = np.zeros(len(IDS), dtype=[("ILSVRC2012_ID", "f8"), ("WNID", object), ("words", object)])
         for row, (name, number) in zip(table, IDS.items(), strict=True):
             row["ILSVRC2012_ID"], row["WNID"], row["words"] = number, name, "a word"

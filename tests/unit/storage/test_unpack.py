@@ -118,7 +118,8 @@ def test_what_is_there_is_not_written_over_or_counted(archives, capsys):
     refused(capsys, "n02", "train.tar", "2", "1")
 
 
-def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
+def entry(name: str, kind: bytes, target: str = "") -> bytes:
+    """A tar of one entry that is no plain file."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         info = tarfile.TarInfo(name)

@@ -180,23 +180,17 @@ def length_in_process(data_dir, out):
 def test_one_of_several_processes_downloads(tmp_path, archives, monkeypatch):
     asked = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(http.server.SimpleHTTPRequestHandler):
         def do_GET(self):
             asked.append(self.path)
-            data = archives[self.path.strip("/")]
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def do_HEAD(self):
-            self.send_response(200)
-            self.end_headers()
+            super().do_GET()
 
         def log_message(self, *words):
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    write_all(tmp_path / "mirror", archives)
+    handler = functools.partial(Handler, directory=tmp_path / "mirror")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         mirror = f"http://127.0.0.1:{server.server_port}/"
         monkeypatch.setattr(torchvision.datasets.FashionMNIST, "mirrors", [mirror])
