@@ -8,43 +8,44 @@ import pytest
 
 from bench import __main__ as cli
 from bench.cli.actions.time_script import words_of
-from bench.config import flags
 from bench.errors import RunFailed, UserError
 from bench.foreign import command
 from bench.foreign.command import Options
 from bench.process.guard import alive
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ((), "which command?"),
+@pytest.mark.parametrize(("words", "value"), [
+    ((), ""),
     (("--cmd", "a 'b"), "CMD="),
-    (("--cmd", "true", "--", "true"), "given twice"),
+    (("--cmd", "true", "--", "true"), ""),  # given twice
     (("--steps", "x", "--", "true"), "STEPS=x"),
     (("--warmup", "0", "--", "true"), "WARMUP=0"),
     (("--batch", "-1", "--", "true"), "BATCH=-1"),
     (("--limit", "nan", "--", "true"), "LIMIT=nan"),
-    (("--", "no-such-command"), "no-such-command is no command here"),
-    (("--", "train.py"), "begin with python"),
-    (("--", ""), "'' is no command here"),
-    (("--", "/"), "/ cannot be executed"),
+    (("--", "no-such-command"), "no-such-command"),
+    (("--", "train.py"), "python"),
+    (("--", ""), "''"),
+    (("--", "/"), "/"),
 ])  # fmt: skip
-def test_bad_input_is_one_line(words, said, tmp_path, capsys):
+def test_bad_input_is_one_line(words, value, tmp_path, capsys):
     assert cli.main(["time", "--out", str(tmp_path / "out"), *words]) == 2
     complaint = capsys.readouterr().err
-    assert said in complaint and complaint.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert value in complaint and complaint.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("script", "limit_s", "error", "said"), [
-    ("raise SystemExit(7)", None, RunFailed, "exit code 7: nothing is recorded"),
-    ("pass", None, UserError, "no process of it took a step"),
-    ("import time; time.sleep(600)", 1.0, RunFailed, "has not ended after 1 s"),
-    ("import os; os.kill(os.getpid(), 11)", None, RunFailed, r"was killed \(SIGSEGV\)"),
-    *((f"import json, os; open(json.loads(os.environ['BENCH_TIME'])['folder'] + '/part-0-1.json', 'w').write({text})",
-       None, UserError, "changed what a rank left of its times") for text in ("'[' * 100_000", "'[]'", "'{}'")),
+BROKEN_PART = "import json, os; open(json.loads(os.environ['BENCH_TIME'])['folder'] + '/part-0-1.json', 'w').write({})"
+
+
+@pytest.mark.parametrize(("script", "error", "value"), [
+    ("raise SystemExit(7)", RunFailed, "7"),
+    ("pass", UserError, None),  # no process of it took a step
+    ("import time; time.sleep(600)", RunFailed, "2 s"),
+    ("import os; os.kill(os.getpid(), 11)", RunFailed, "SIGSEGV"),
+    *((BROKEN_PART.format(text), UserError, "part-0-1.json") for text in ("'[' * 100_000", "'[]'", "'{}'")),
 ])  # fmt: skip
-def test_a_command_that_leaves_no_times_leaves_no_record(script, limit_s, error, said, tmp_path):
-    with pytest.raises(error, match=said):
-        command.run([sys.executable, "-c", script], Options(), tmp_path, limit_s=limit_s)
+def test_a_command_that_leaves_no_times_leaves_no_record(script, error, value, tmp_path):
+    with pytest.raises(error, match=value):
+        command.run([sys.executable, "-c", script], Options(), tmp_path, limit_s=2.0 if "sleep" in script else None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -52,7 +53,7 @@ def test_a_command_that_has_cleared_its_environment_is_ended_too(tmp_path):
     """It is not found by its mark."""
     pid_file = tmp_path / "pid"
     code = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    with pytest.raises(RunFailed, match="has not ended after 3 s"):
+    with pytest.raises(RunFailed):
         command.run(["env", "-i", sys.executable, "-c", code], Options(), tmp_path / "out", limit_s=3.0)
     assert not alive(int(pid_file.read_text()))
 
@@ -75,28 +76,27 @@ def parts(**changes) -> list[dict]:
             for r in range(2)]  # fmt: skip
 
 
-@pytest.mark.parametrize(("left", "said"), [
-    ([], "no process of it took a step"),
-    (parts()[:1], "of 2 ranks only 0 left times"),
-    (parts(rank=0), "2 processes trained and 2 say that they are rank 0"),
-    (parts(step_number=[]), "took 30 steps, and the first 20 are the warm-up"),
-    (parts(end={"at": 1.0, "failed": True, "words": "OSError: x, after 3 steps"}), r"rank 0 has failed \(OSError: x, "),
+@pytest.mark.parametrize(("left", "value"), [
+    ([], None),
+    (parts()[:1], "2"),
+    (parts(rank=0), "rank 0"),
+    (parts(step_number=[]), "30 .*20"),
+    (parts(end={"at": 1.0, "failed": True, "words": "OSError: x, after 3 steps"}), "rank 0 .*OSError: x, after 3"),
 ])  # fmt: skip
-def test_parts_that_are_no_training_are_refused(left, said, tmp_path):
+def test_parts_that_are_no_training_are_refused(left, value, tmp_path):
     for number, part in enumerate(left):
         (tmp_path / f"part-{number}.json").write_text(json.dumps(part))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=value):
         command.read_parts(tmp_path, "torchrun", Options())
 
 
 def test_of_a_command_that_fails_the_rank_is_named_that_ended_first(tmp_path):
-    ends = [{"at": 2.0, "failed": True, "words": "RuntimeError: closed, after 7 steps"},
-            {"at": 1.0, "failed": False, "words": "after 7 steps"}]  # fmt: skip
+    ends = [{"at": 2.0, "failed": True, "words": "RuntimeError: closed"}, {"at": 1.0, "failed": False, "words": "OK"}]
     assert command.ended_in(tmp_path) == ""
     for rank, end in enumerate(ends):
         (tmp_path / f"part-{rank}-1.json").write_text(json.dumps({"rank": rank, "world_size": 2, "end": end}))
-    said = "rank 1 (after 7 steps), then rank 0 (RuntimeError: closed, after 7 steps)"
-    assert command.ended_in(tmp_path).endswith(said)
+    said = command.ended_in(tmp_path)
+    assert said.index("rank 1") < said.index("OK") < said.index("rank 0") < said.index("RuntimeError: closed")
 
 
 def test_examples_are_those_told_or_those_counted_and_never_a_guess():
@@ -105,13 +105,7 @@ def test_examples_are_those_told_or_those_counted_and_never_a_guess():
     assert command.global_batch([*parts()[:1], *parts(images=None)[1:]], Options(), 2) == (None, None)
 
 
-def test_a_record_says_nothing_of_who_ran_it():
-    words = ["torchrun", "/home/jane/thesis/train.py", "--data=/home/jane/images", "--api-key", "abc", "--token=def"]
-    said = command.public(words)
-    assert not any(word in said for word in ("jane", "abc", "def")) and "train.py" in said
-
-
-@pytest.mark.parametrize("words", [
+SECRET = [
     ["env", "WANDB_API_KEY=SEKRET1", "python", "train.py"],
     ["python", "train.py", "token=SEKRET1 SEKRET2"],
     ["python", "train.py", "+wandb.key=SEKRET1"],
@@ -120,48 +114,37 @@ def test_a_record_says_nothing_of_who_ran_it():
     ["curl", "-H", "Authorization:", "Bearer", "SEKRET1"],
     ["curl", "--header=X-Api-Key: SEKRET1"],
     ["bash", "-c", "WANDB_API_KEY=SEKRET1 python train.py --token SEKRET2 && echo 'SECRET=SEKRET3 SEKRET4'"],
-    ["bash", "-lc", "export HF_TOKEN=\"SEKRET1 SEKRET2\"; python train.py"],
+    ["bash", "-lc", 'export HF_TOKEN="SEKRET1 SEKRET2"; python train.py'],
     ["python", "-c", "import wandb; wandb.login(key='SEKRET1'); os.environ['MY_SECRET'] = 'SEKRET2'"],
     ["python", "-c", "os.putenv('API_KEY', 'SEKRET1')"],
-    ["python", "train.py", "{\"api_key\": \"SEKRET1\", \"password\": \"SEKRET2 SEKRET3\"}"],
+    ["python", "train.py", '{"api_key": "SEKRET1", "password": "SEKRET2 SEKRET3"}'],
     ["python", "train.py", "--password", "SEKRET1 SEKRET2", "--credentials=SEKRET3 SEKRET4"],
     ["wandb", "login", "deadbeef" * 5, "hf_SEKRET1abcdef"],
     ["python", "train.py", "--data=https://SEKRET1:SEKRET2@host/x?sig=SEKRET3"],
     ["python", "train.py", "s3://KEY:SEKRET1/SEKRET2@bucket/x", "/home/SEKRET1/x.py", "~SEKRET1/x", "../../SEKRET1/x"],
     ["bash", "-c", "python /home/SEKRET1/train.py --out=/home/SEKRET2/runs ~SEKRET3/y"],
-], ids=lambda words: " ".join(words)[:30])  # fmt: skip
+    ["torchrun", "/home/SEKRET1/thesis/train.py", "--api-key", "SEKRET2", "--token=SEKRET3"],
+]
+
+
+@pytest.mark.parametrize("words", SECRET, ids=lambda words: " ".join(words)[:30])
 def test_a_secret_of_any_form_is_not_recorded(words):
     said = command.public(words)
     assert "SEKRET" not in said and "deadbeef" not in said and words[0] in said
-    if "train.py" in " ".join(words):
-        assert "train.py" in said
-
-
-def test_a_long_line_of_the_shell_names_no_script():
-    words = ["bash", "-c", f"{'true; ' * 100} python train.py"]
-    assert command.script_of(words) is None and command.name_of(words) == "bash"
+    assert ("train.py" in said) == ("train.py" in " ".join(words))
 
 
 def test_what_is_no_secret_is_recorded():
-    words = [
-        "torchrun",
-        "--nproc-per-node=2",
-        "train.py",
-        "--lr=0.1",
-        "model.width=64",
-        "--name",
-        "run: 1",
-        "a=b c",
-        "-c",
-        "x=1",
-    ]
+    words = shlex.split("torchrun --nproc-per-node=2 train.py --lr=0.1 model.width=64 --name 'run: 1' 'a=b c' -c x=1")
     assert command.public(words) == shlex.join(words)
     long = command.public(["python", "train.py", "x" * 25_000, "\udcff"])
     assert long.startswith("python train.py xxx") and len(long) <= 20_000
+    words = ["bash", "-c", f"{'true; ' * 100} python train.py"]  # a long line of the shell names no script
+    assert command.script_of(words) is None and command.name_of(words) == "bash"
 
 
-def test_numbers_and_words_of_the_command_line():
+def test_the_words_of_a_command_in_one_option():
     class Given:
         cmd, rest = "torchrun 'a b.py'", []
 
-    assert words_of(Given) == ["torchrun", "a b.py"] and flags.number()("LIMIT", "2.5") == 2.5
+    assert words_of(Given) == ["torchrun", "a b.py"]
