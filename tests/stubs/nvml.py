@@ -1,7 +1,8 @@
 """The fixture `nvml_stub`: a made-up NVIDIA driver with four GPUs, for tests of what is read through NVML.
 
 The driver (`nvml_stub.c`, where its settings are listed) is a shared library, so it is loaded by fresh Python
-processes alone: `nvml_stub.run(code, used_mib=[1, 2, 3, 4])` runs `code` in one and returns what it printed as JSON.
+processes alone. `nvml_stub.run(code, used_mib=[1, 2, 3, 4])` runs `code` in one and returns what it printed as JSON;
+`nvml_stub.each(code, rows)` returns what its function `ask()` returns under each row of settings, all in one process.
 """
 
 from __future__ import annotations
@@ -21,6 +22,19 @@ import pytest
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 REPOSITORY = SOURCE.parents[2]
 DRIVERS = {"new": (), "old": ("-DSTUB_NVML_OLD",), "ancient": ("-DSTUB_NVML_ANCIENT",)}
+ASK = """
+import json, os
+from bench.measure import nvml
+{code}
+found = []
+for row in {rows!r}:
+    for name in [name for name in os.environ if name.startswith(("STUB_NVML_", "CUDA_"))]:
+        del os.environ[name]
+    os.environ.update(row)
+    nvml._connect.cache_clear()
+    found.append(ask())
+print(json.dumps(found))
+"""
 
 
 @dataclass(frozen=True)
@@ -40,9 +54,7 @@ class NvmlStub:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("STUB_NVML_", "CUDA_"))}
         environ["LD_LIBRARY_PATH"] = f"{self.folder / driver}:{environ.get('LD_LIBRARY_PATH', '')}"
         environ["PYTHONPATH"] = str(REPOSITORY)
-        if visible is not None:
-            environ["CUDA_VISIBLE_DEVICES"] = visible
-        return environ | {f"STUB_NVML_{name.upper()}": _listed(value) for name, value in settings.items()}
+        return environ | variables(visible, **settings)
 
     def run(self, code: str, **environ: Any) -> Any:
         """What `code`, run by a fresh Python, printed last, read as JSON. Arguments as for `environ`."""
@@ -55,6 +67,19 @@ class NvmlStub:
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
+
+    def each(self, code: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
+        """What `ask()`, a function of `code`, returns with each row's settings, under the new driver."""
+        return self.run(ASK.format(code=code, rows=[variables(**row) for row in rows]))
+
+
+def variables(visible: str | None = None, **settings: Any) -> dict[str, str]:
+    """The settings as the stub reads them: lists joined by commas."""
+    found = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    for name, value in settings.items():
+        values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        found[f"STUB_NVML_{name.upper()}"] = ",".join(map(str, values))
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -72,10 +97,3 @@ def nvml_stub(tmp_path_factory: pytest.TempPathFactory) -> NvmlStub:
     (folder / "none").mkdir()
     (folder / "none" / "libnvidia-ml.so.1").write_text("not a library: stands before the machine's own driver")
     return NvmlStub(folder)
-
-
-def _listed(value: Any) -> str:
-    """A list as the stub reads it: joined by commas."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(str(item) for item in value)
-    return str(value)

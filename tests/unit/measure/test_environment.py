@@ -1,4 +1,4 @@
-"""`bench/measure/environment.py`: what a record says about where it was measured."""
+"""What a record says about where it was measured: environment.py, cgroup.py and node.py of bench/measure."""
 
 import json
 import os
@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from bench.measure import cgroup, environment
+from bench.measure import cgroup, environment, node
 
 MACHINE = """
 import json, sys
@@ -19,90 +20,41 @@ print(json.dumps([collect_machine(), usable_cores(), "torch" in sys.modules]))
 """
 
 
-def test_the_machine_is_described_without_torch(nvml_stub):
-    found, cores, torch_loaded = nvml_stub.run(MACHINE, visible="2,0")
+def test_the_machine_and_its_gpus_are_described_without_torch(nvml_stub):
+    found, cores, torch_loaded = nvml_stub.run(MACHINE, visible="2,0", capability=[75, 90])
     assert not torch_loaded
     assert found["machine"]["usable_cores"] == cores >= 1
     assert found["machine"]["ram_gib"] > 0.1 and found["machine"]["cpu_model"]
     assert found["driver_version"] == "570.00.stub" and found["driver_note"] is None
-    assert [device["index"] for device in found["devices"]] == [2, 0]
-    assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert [(device["index"], device["compute_capability"]) for device in found["devices"]] == [(2, "9.0"), (0, "7.5")]
+    assert found["versions"]["python"] == platform.python_version()
     assert found["variables"]["CUDA_VISIBLE_DEVICES"] == "2,0"
-
-
-def test_without_a_driver_there_are_no_devices(nvml_stub):
     found, *_ = nvml_stub.run(MACHINE, driver="none")
-    assert found["devices"] == [] and "no NVIDIA driver" in found["driver_note"]
+    assert found["devices"] == [] and found["driver_version"] is None and found["driver_note"]
 
 
-def test_torch_adds_versions_and_threads():
-    import torch
-
+def test_torch_adds_versions_and_threads(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     found = environment.collect_environment()
-    assert found["versions"]["torch"] == str(torch.__version__)
+    assert found["versions"]["torch"] == str(torch.__version__) and found["versions"]["cudnn"] == "91002"
     assert found["threads"] == {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_what_is_known_of_gpus_and_of_the_libraries_under_torch(nvml_stub):
-    code = """
-import json, torch
-torch.cuda.is_available = lambda: True
-torch.backends.cudnn.version = lambda: 91002
-from bench.measure.environment import collect_environment
-found = collect_environment()
-print(json.dumps([[device["compute_capability"] for device in found["devices"]], found["versions"]]))
-"""
-    capabilities, versions = nvml_stub.run(code, capability=[75, 90], count=3)
-    assert capabilities == ["7.5", "9.0", "9.0"]
-    assert versions["cudnn"] == "91002"
-
-
 def test_no_secret_and_no_address_is_kept(monkeypatch):
-    secrets = {
-        "AWS_SECRET_ACCESS_KEY": "s3cret",
-        "HOROVOD_SECRET_KEY": "s3cret",
-        "TORCH_API_TOKEN": "s3cret",
-        "NCCL_password": "s3cret",
-        "TORCH_HUB_MIRROR": "https://user:s3cret@example.org/",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "s3cret",
-        "HOROVOD_HOSTNAME": "s3cret",
-        "HOROVOD_RANK": "s3cret",
-        "MY_OMP_NUM_THREADS": "s3cret",
-    }
-    kept = {
-        "OMP_NUM_THREADS": "2",
-        "NCCL_DEBUG": "INFO",
-        "HOROVOD_FUSION_THRESHOLD": "0",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": "60",
-        "LD_PRELOAD": "libjemalloc.so",
-        "MALLOC_ARENA_MAX": "2",
-    }
-    assert environment.relevant_variables(secrets | kept) == dict(sorted(kept.items()))
+    names = ("AWS_SECRET_ACCESS_KEY", "HOROVOD_SECRET_KEY", "TORCH_API_TOKEN", "NCCL_password", "HOROVOD_HOSTNAME",
+             "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_RANK", "MY_OMP_NUM_THREADS")  # fmt: skip
+    secrets = dict.fromkeys(names, "s3cret") | {"TORCH_HUB_MIRROR": "https://user:s3cret@example.org/"}
+    kept = {"OMP_NUM_THREADS": "2", "NCCL_DEBUG": "INFO", "HOROVOD_FUSION_THRESHOLD": "0",
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": "60", "LD_PRELOAD": "libjemalloc.so", "MALLOC_ARENA_MAX": "2"}  # fmt: skip
+    assert environment.relevant_variables(secrets | kept) == kept
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
     assert "s3cret" not in json.dumps(environment.collect_environment())
 
 
-# --- cores ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("membership", "files", "expected"),
-    [
-        ("0::/a/b", {"a/b/cpu.max": "150000 100000", "a/cpu.max": "max 100000"}, 1.5),
-        ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, 2.0),  # the parent's limit
-        ("0::/host/path", {"cpu.max": "300000 100000"}, 3.0),  # a container: only its own root is there
-        ("0::/", {"cpu.max": "max 100000"}, None),
-        ("4:cpu,cpuacct:/a", {"cpu,cpuacct/a/cpu.cfs_quota_us": "50000",
-                              "cpu,cpuacct/a/cpu.cfs_period_us": "100000"}, 0.5),
-        ("1:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, None),
-        ("3:cpuset:/a", {"cpuset/a/cpu.max": "100000 100000"}, None),
-        ("", {}, None),
-    ],
-)  # fmt: skip
-def test_cpu_quota_of_a_control_group(tmp_path, membership, files, expected):
-    assert environment.cpu_quota(*in_group(tmp_path, membership, files)) == expected
+# --- control groups, cores ----------------------------------------------------------------------------------------
 
 
 def in_group(folder, membership: str, files: dict[str, str]) -> tuple[Path, Path]:
@@ -116,38 +68,38 @@ def in_group(folder, membership: str, files: dict[str, str]) -> tuple[Path, Path
     return folder / "proc", folder / "cgroup"
 
 
-# What the kernel writes where there is no limit, in version 1.
-NONE_1 = str(2**63 - 4096)
+V1 = "cpu,cpuacct/a/cpu.cfs"
 
 
-@pytest.mark.parametrize(
-    ("membership", "files", "limit", "kills"),
-    [
-        ("0::/a", {"a/memory.max": "2147483648", "a/memory.events": "low 0\nmax 9\noom 1\noom_kill 3"}, 2**31, 3),
-        ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "1048576"}, 2**20, 0),  # the parent's limit
-        ("0::/host/path", {"memory.max": "4096", "memory.events": "oom_kill 1"}, 4096, 1),  # a container
-        ("0::/a", {"a/memory.events": "oom_kill 0", "memory.events": "oom_kill 7"}, None, 0),  # others of the parent
-        ("4:memory:/a", {"memory/a/memory.limit_in_bytes": "8192", "memory/memory.limit_in_bytes": NONE_1,
-                         "memory/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2"}, 8192, 2),
-        ("4:memory:/a", {"memory/a/memory.limit_in_bytes": NONE_1}, None, 0),
-        ("3:cpu:/a", {"cpu/a/memory.max": "1"}, None, 0),
-        ("", {}, None, 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("membership", "files", "expected"), [
+    ("0::/a/b", {"a/b/cpu.max": "150000 100000", "a/cpu.max": "max 100000"}, 1.5),
+    ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, 2.0),  # the parent's limit
+    ("0::/host/path", {"cpu.max": "300000 100000"}, 3.0),  # a container: only its own root is there
+    ("0::/", {"cpu.max": "max 100000"}, None),
+    ("4:cpu,cpuacct:/a", {f"{V1}_quota_us": "50000", f"{V1}_period_us": "100000"}, 0.5),
+    ("1:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, None),
+    ("3:cpuset:/a", {"cpuset/a/cpu.max": "100000 100000"}, None),
+    ("", {}, None),
+])  # fmt: skip
+def test_cpu_quota_of_a_control_group(tmp_path, membership, files, expected):
+    assert environment.cpu_quota(*in_group(tmp_path, membership, files)) == expected
+
+
+NONE_1 = str(2**63 - 4096)  # what the kernel writes where there is no limit, in version 1
+
+
+@pytest.mark.parametrize(("membership", "files", "limit", "kills"), [
+    ("0::/a", {"a/memory.max": "2147483648", "a/memory.events": "low 0\nmax 9\noom 1\noom_kill 3"}, 2**31, 3),
+    ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "1048576"}, 2**20, 0),  # the parent's limit
+    ("0::/host/path", {"memory.max": "4096", "memory.events": "oom_kill 1"}, 4096, 1),  # a container
+    ("0::/a", {"a/memory.events": "oom_kill 0", "memory.events": "oom_kill 7"}, None, 0),  # others of the parent
+    ("4:memory:/a", {"memory/a/memory.limit_in_bytes": "8192", "memory/memory.limit_in_bytes": NONE_1,
+                     "memory/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2"}, 8192, 2),
+    ("3:cpu:/a", {"cpu/a/memory.max": "1"}, None, 0),
+])  # fmt: skip
 def test_memory_limit_of_a_control_group(tmp_path, membership, files, limit, kills):
     places = in_group(tmp_path, membership, files)
     assert (cgroup.memory_limit(*places), cgroup.oom_kills(*places)) == (limit, kills)
-
-
-def test_a_processor_without_cpuinfo_is_named_by_sysctl(tmp_path):
-    """As on macOS; an ARM Linux has neither, and its architecture is named."""
-    code = "from bench.measure.environment import cpu_model; print(cpu_model())"
-    sysctl = tmp_path / "sysctl"
-    for script, name in (("echo Apple M2", "Apple M2"), ("exit 1", platform.processor() or platform.machine())):
-        sysctl.write_text(f"#!/bin/sh\n{script}\n")
-        sysctl.chmod(0o755)
-        env = os.environ | {"BENCH_PROC": "/nowhere", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        assert subprocess.check_output([sys.executable, "-c", code], env=env, text=True).strip() == name
 
 
 @pytest.mark.parametrize(("quota", "expected"), [(None, 4), (2.5, 2), (0.5, 1), (64.0, 4)])
@@ -157,16 +109,17 @@ def test_usable_cores_are_the_smaller_of_affinity_and_quota(monkeypatch, quota, 
     assert environment.usable_cores() == expected
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
-def test_usable_cores_heed_the_affinity():
-    code = """
-import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from bench.measure.environment import usable_cores; print(usable_cores())
-"""
-    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) == "1\n"
+def test_a_processor_without_cpuinfo_is_named_by_sysctl(tmp_path):
+    """As on macOS; an ARM Linux has neither, and its architecture is named."""
+    code = "from bench.measure.environment import cpu_model; print(cpu_model())"
+    for script, name in (("echo Apple M2", "Apple M2"), ("exit 1", platform.processor() or platform.machine())):
+        (tmp_path / "sysctl").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "sysctl").chmod(0o755)
+        env = os.environ | {"BENCH_PROC": "/nowhere", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        assert subprocess.check_output([sys.executable, "-c", code], env=env, text=True).strip() == name
 
 
-# --- git and nvidia-smi -----------------------------------------------------------------------------------------
+# --- code, network ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -183,7 +136,6 @@ def test_revision_and_what_counts_as_dirty(tmp_path):
     git("add", ".")
     git("commit", "--quiet", "-m", "a")
     clean = {"revision": git("rev-parse", "HEAD"), "dirty": False}
-    assert environment.git_state(tmp_path) == clean
     (tmp_path / "notes.txt").write_text("outside bench/: changes no figure")
     assert environment.git_state(tmp_path) == clean
     (tmp_path / "bench" / "new_mode.py").write_text("")
@@ -191,29 +143,29 @@ def test_revision_and_what_counts_as_dirty(tmp_path):
     assert environment.git_state(tmp_path / "bench") is None  # a folder in a repository is not that repository
 
 
-@pytest.mark.parametrize(
-    ("file", "runs_there", "checked"),
-    [
-        ("training/loop.py", True, True),
-        ("cli/actions/joined_rank.py", True, True),
-        ("proof/gpu_check/b1_shared.py", False, True),
-        ("course/site.py", False, False),
-        ("report/page.py", False, False),
-        ("cli/actions/run.py", False, False),
-        ("__main__.py", False, False),
-    ],
-)
-def test_the_hash_of_the_code_is_of_what_can_change_a_run(file, runs_there, checked, tmp_path, monkeypatch):
+def test_the_hash_of_the_code_is_of_what_can_change_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
-    path = tmp_path / "bench" / file
-    path.parent.mkdir(parents=True)
-    for more, counts in (((), runs_there), (("proof", "studies"), checked)):
+    for file, changes in (("training/loop.py", True), ("report/page.py", False)):
+        (path := tmp_path / "bench" / file).parent.mkdir(parents=True)
         path.write_text("")
-        before = environment.source_hash(*more)
+        before = environment.source_hash()
         path.write_text("# another line")
-        assert (environment.source_hash(*more) != before) == counts
+        assert (environment.source_hash() != before) == changes
 
 
 def test_a_command_that_takes_too_long_gives_nothing():
     assert environment._output(["sleep", "5"], timeout_s=0.1) is None
     assert environment._output(["no-such-command-here"], timeout_s=1) is None
+
+
+@pytest.mark.parametrize(("interface", "limit", "speed"), [
+    ("lo", "100", 100.0), ("lo", "", None), ("lo", "0.1", 0.1), ("eth7", None, 25000),
+])  # fmt: skip
+def test_a_link_is_as_fast_as_its_limit_or_its_interface(monkeypatch, interface, limit, speed):
+    """The interfaces of namespaces say 10 Gbit/s, whatever the limit is."""
+    monkeypatch.setenv("BENCH_IFACE", interface)
+    monkeypatch.delenv("BENCH_LINK_MBIT", raising=False)
+    if limit is not None:
+        monkeypatch.setenv("BENCH_LINK_MBIT", limit)
+    monkeypatch.setattr("psutil.net_if_stats", lambda: {"eth7": type("Stats", (), {"speed": 25000})})
+    assert node.link() == {"interface": interface, "link_speed_mbit": speed}

@@ -6,12 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bench.config.options import RunConfig
-from bench.modes import single
 from bench.profile.allocations import record_step
 from bench.profile.memory_parts import WORKSPACE
-from bench.training.examine import notes_of
-from bench.training.loop import Trainer
 
 MIB = 2**20
 
@@ -52,7 +48,7 @@ def elsewhere(held: list) -> None:
 @pytest.mark.parametrize("let_go", [list.clear, elsewhere])
 def test_what_a_collective_used_is_gone_after_its_last_operation_whichever_thread_lets_go(alone, let_go):
     """The peak is at the end: 20 MiB that were made of the sum, and 70 of what comes last."""
-    there = []
+    there, kept = [], []
 
     def step():
         held = reduced(20)
@@ -62,31 +58,9 @@ def test_what_a_collective_used_is_gone_after_its_last_operation_whichever_threa
 
     assert sum(filled(step).values()) == 90
 
-
-def test_what_a_collective_used_and_stays_is_there_at_the_end(alone):
-    there = []
-
-    def step():
-        there.extend(reduced(20))
+    def step_that_keeps():
+        kept.extend(reduced(20))
         numbers(70)
 
-    assert filled(step, lambda: [("weights", each) for each in there]) == {"weights": 20, "activations": 70}
-
-
-class Workload:
-    """What a batch goes through before the model."""
-
-    def prepare(self, inputs):
-        return inputs + 1
-
-
-def test_a_batch_is_noted_as_fetched_and_as_prepared():
-    """Also by two, one in the other; and when they are over, by none."""
-    trainer = object.__new__(Trainer)
-    trainer.workload, trainer.hooks = Workload(), []
-    trainer.model, trainer.mode = torch.nn.Linear(2, 2), single.Mode(RunConfig(mode="single", device="cpu"))
-    with notes_of(trainer, id) as outer, notes_of(trainer, id) as inner:
-        assert trainer.prepare(torch.ones(2)).tolist() == [2, 2]
-    assert len(outer) == len(inner) == 2 and trainer.hooks == []
-    trainer.prepare(torch.ones(2))
-    assert len(outer) == 2
+    found = filled(step_that_keeps, lambda: [("weights", each) for each in kept])
+    assert found["weights"] == 20 and found["activations"] == 70

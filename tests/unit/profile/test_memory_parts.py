@@ -1,5 +1,7 @@
 """Memory by what it is for, on GPUs that are not here: snapshots of torch's documented form, and a made-up driver."""
 
+import json
+
 import pytest
 
 from bench.profile.memory_parts import BESIDES, Note, at_peak, in_places, of_gpu, of_snapshot, with_sizes
@@ -61,12 +63,12 @@ def test_the_parts_of_a_gpu_add_up_to_what_the_driver_counts():
 
 # torch.cuda as far as the recorder asks it; the step is the one above.
 RECORD = """
-import json, os
 from types import SimpleNamespace
 import torch
+from bench.profile.allocations import record_step
+from bench.profile.memory_parts import Note
 GIB = 2**30
-calls, snapshot = [], json.loads(os.environ["STUB_NVML_SNAPSHOT"].replace(";", ","))
-cuda = torch.cuda
+calls, cuda = [], torch.cuda
 cuda.get_device_properties = lambda i: SimpleNamespace(name=f"GPU {i}", uuid="b1111111-0000-0000-0000-000000000001")
 cuda.reset_peak_memory_stats = lambda i: None
 cuda.synchronize = lambda device: calls.append("synchronize")
@@ -74,39 +76,28 @@ cuda.memory_stats = lambda i: {"reserved_bytes.all.current": GIB // 8}
 def history(enabled, **options):
     if os.environ.get("STUB_NVML_NO_HISTORY"): raise RuntimeError("no history")
     calls.append(enabled)
-cuda.memory._record_memory_history, cuda.memory._snapshot = history, lambda: snapshot
-from bench.profile.allocations import record_step
-from bench.profile.memory_parts import Note
-noted = [Note("images", 5, 0)]
-found = record_step(lambda: calls.append("step"), [torch.device("cuda", 1)], lambda: [], noted, lambda: [])
-print(json.dumps([calls, found]))
+cuda.memory._record_memory_history = history
+cuda.memory._snapshot = lambda: json.loads(os.environ["STUB_NVML_SNAPSHOT"].replace(";", ","))
+def ask():
+    calls.clear()
+    noted = [Note("images", 5, 0)]
+    found = record_step(lambda: calls.append("step"), [torch.device("cuda", 1)], lambda: [], noted, lambda: [])
+    return [list(calls), *found]
 """
 
 
-@pytest.fixture(scope="module")
-def recorded(nvml_stub):
-    import json
-
-    def run(**settings):
-        snapshot = json.dumps(SNAPSHOT).replace(",", ";")
-        return nvml_stub.run(RECORD, used_mib=[0, 300], snapshot=snapshot, **settings)
-
-    return run
-
-
 @pytest.mark.slow
-def test_a_recorded_step_of_a_gpu_has_the_drivers_figures_besides(recorded):
-    calls, (found,) = recorded(processes=["1:self:200"])
+def test_a_recorded_step_of_a_gpu_has_the_drivers_figures_and_what_is_missing_is_a_note(nvml_stub):
+    usual = {"used_mib": [0, 300], "snapshot": json.dumps(SNAPSHOT).replace(",", ";")}
+    rows = [{"processes": ["1:self:200"]}, {"processes": ["1:4242:200"]}, {"no_history": 1}]
+    whole, container, bare = nvml_stub.each(RECORD, [usual | row for row in rows])
+    calls, found = whole
     assert calls == ["all", "step", "synchronize", None]  # recording is off before anything is read
     mib = {kind: round(1024 * size) for kind, size in found["gib"].items()}
     assert mib == {"images": 2, "activations": 31, "kept": 60, "cache": 128 - 93, "context, libraries": 72,
                    "other processes": 100}  # fmt: skip
     assert sum(mib.values()) == 300 and found["notes"] == []
-
-
-@pytest.mark.slow
-def test_what_cannot_be_had_is_a_note_and_the_step_is_taken(recorded):
-    _, (found,) = recorded(processes=["1:4242:200"])  # in a container
-    assert "context, libraries" not in found["gib"] and "NVML has no figure of this process" in found["notes"][0]
-    calls, (found,) = recorded(no_history="1")
-    assert "step" in calls and "gib" not in found and "torch keeps no history" in found["notes"][0]
+    _, found = container
+    assert "context, libraries" not in found["gib"] and len(found["notes"]) == 1
+    calls, found = bare
+    assert "step" in calls and "gib" not in found and len(found["notes"]) == 1
