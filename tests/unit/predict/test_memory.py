@@ -36,6 +36,8 @@ def test_what_each_engine_adds_is_a_second_copy_of_the_gradients_or_none():
     assert horovod["buckets"] == 16 * MIB and "buckets" not in parts_of(mode="horovod")[0]
     halves = parts_of(mode="ddp", num_devices=2, compression="fp16")[0]
     assert halves["buckets"] == weights + weights // 2
+    config = config_of(mode="ddp", num_devices=2)
+    assert simulate(config, 10) is simulate(dataclasses.replace(config, mode="independent"), 10)  # of both modes
 
 
 @pytest.mark.parametrize("mode", ["ddp", "zero1", "fsdp"])
@@ -51,61 +53,38 @@ def test_what_is_sharded_is_divided_as_promised(mode):
 def test_a_blocks_weights_are_gathered_while_it_computes_and_not_those_of_all():
     """With RESHARD_AFTER_FORWARD=0 all are at the end of the forward pass; one device has nothing to gather."""
     freed, kept = (parts_of(mode="fsdp", num_devices=2, reshard=reshard)[0] for reshard in (True, False))
-    whole = parts_of(mode="single")[0]["weights"]
-    assert freed["weights"] == kept["weights"] == pytest.approx(whole / 2, abs=200)
-    assert freed["gathered"] < 0.9 * kept["gathered"]
+    assert freed["weights"] == kept["weights"] and freed["gathered"] < 0.9 * kept["gathered"]
     assert parts_of(mode="fsdp")[0] == parts_of(mode="single")[0]
 
 
 def test_dataparallels_first_device_has_what_exists_once():
-    first, *others = parts_of(mode="dp", num_devices=3)
-    assert others == 2 * [others[0]]
-    assert others[0]["replicas"] == first["weights"] + first["buffers"] and "weights" not in others[0]
-    assert "optimizer state" in first and "optimizer state" not in others[0]
+    first, *others = parts_of(mode="dp", num_devices=3, data="synthetic")
+    assert others == 2 * [others[0]] and not {"weights", "optimizer state", "data"} & set(others[0])
+    assert others[0]["replicas"] == first["weights"] + first["buffers"] and "optimizer state" in first
     assert first["images"] == pytest.approx(3 * others[0]["images"], rel=1e-3)
     assert first["outputs"] == 2 * 3 * 16 * 10 * 4
+    assert first["data"] == 512 * (4 * 3 * 64**2 + 8)  # the pool of synthetic images
+    (few, _) = of_devices(config_of(mode="dp", num_devices=2, image_size=16, per_device_batch=2), 10)
+    assert few.moment == "end of backward" and few.parts["gradients"] == 2 * few.parts["weights"]
 
 
-def test_with_few_images_dataparallels_gradients_are_there_twice():
-    (first, _) = of_devices(config_of(mode="dp", num_devices=2, image_size=16, per_device_batch=2), 10)
-    assert first.moment == "end of backward" and first.parts["gradients"] == 2 * first.parts["weights"]
-
-
-def test_adam_keeps_twice_what_momentum_does_and_frozen_weights_have_nothing():
-    adam, sgd = parts_of(optimizer="adam")[0], parts_of()[0]
-    assert adam["optimizer state"] == pytest.approx(2 * sgd["optimizer state"], rel=1e-4)  # and its step counters
-    head = parts_of(train_only="fc*")[0]
-    assert head["optimizer state"] == 4 * (512 * 10 + 10) and head["weights"] == sgd["weights"]
-    assert head["activations"] < sgd["activations"] / 2
+def test_what_options_change_and_what_they_leave():
+    full, adam, half = parts_of()[0], parts_of(optimizer="adam")[0], parts_of(precision="bf16")[0]
+    assert adam["optimizer state"] == pytest.approx(2 * full["optimizer state"], rel=1e-4)  # and its step counters
     assert "optimizer state" not in parts_of(momentum=0.0)[0]
-
-
-def test_half_precision_halves_activations_and_accumulation_leaves_them():
-    full, half = parts_of()[0], parts_of(precision="bf16")[0]
+    head = parts_of(train_only="fc*")[0]
+    assert head["optimizer state"] == 4 * (512 * 10 + 10) and head["weights"] == full["weights"]
+    assert head["activations"] < full["activations"] / 2
     assert 0.5 < half["activations"] / full["activations"] < 0.75  # the autocast's copies of the weights are in it
     twice = parts_of(accumulate=2, per_device_batch=16)[0]
     assert twice["images"] == pytest.approx(2 * full["images"], rel=1e-3)
     assert twice["gradients"] == full["weights"]  # the first pass's are there already
     assert twice["activations"] < 1.2 * (full["activations"] + max(full["gradients"], 9 * MIB))
+    large = parts_of(per_device_batch=32)[0]
+    assert large["activations"] == pytest.approx(2 * full["activations"], rel=0.1)
+    assert {k: v for k, v in full.items() if k in ("weights", "buffers", "optimizer state")}.items() <= large.items()
 
 
-def test_activations_grow_with_the_batch_and_nothing_else_does():
-    small, large = (parts_of(per_device_batch=batch)[0] for batch in (16, 32))
-    assert large["activations"] == pytest.approx(2 * small["activations"], rel=0.1)
-    assert {k: v for k, v in small.items() if k in ("weights", "buffers", "optimizer state")}.items() <= large.items()
-
-
-def test_the_pool_of_synthetic_images_is_counted_where_it_lies():
-    first, second = parts_of(mode="dp", num_devices=2, data="synthetic")
-    assert first["data"] == 512 * (4 * 3 * 64**2 + 8) and "data" not in second
-    assert all("data" in parts for parts in parts_of(mode="ddp", num_devices=2, data="synthetic"))
-
-
-def test_modes_share_a_simulated_step():
-    config = config_of(mode="ddp", num_devices=2)
-    assert simulate(config, 10) is simulate(dataclasses.replace(config, mode="independent"), 10)
-
-
-def test_an_unknown_model_is_one_line():
-    with pytest.raises(UserError, match="unknown MODEL=resnet19: did you mean resnet18"):
+def test_an_unknown_model_names_the_nearest():
+    with pytest.raises(UserError, match=r"MODEL=resnet19.*resnet18"):
         parts_of(model="resnet19")

@@ -1,12 +1,10 @@
 """The chain that stands in for a model: its order, the lengths of its waits, and gradients of the real sizes."""
 
-import dataclasses
-
 import pytest
 import torch
 
 from bench.predict.emulation import stand_in
-from bench.predict.emulation.stand_in import PACE, StandIn, WaitingOptimizer
+from bench.predict.emulation.stand_in import PACE, StandIn
 from bench.predict.step.profile import Profile, Tensor
 from bench.structure import blocks_of
 
@@ -55,14 +53,6 @@ def test_gradients_are_of_the_parameters_sizes_and_blocks_are_what_fsdp_shards(w
     assert sorted((str(b.dtype), b.nbytes) for b in model.buffers()) == [("torch.float32", 80), ("torch.int64", 8)]
 
 
-def test_the_optimizer_waits_for_the_share_of_the_parameters_that_it_has(waited):
-    model = StandIn(PROFILE)
-    per_byte = PROFILE.optimizer_s / PROFILE.nbytes
-    WaitingOptimizer(model.parameters(), seconds_per_byte=per_byte).step()
-    WaitingOptimizer([p for p in model.parameters() if p.shape == (7,)], seconds_per_byte=per_byte).step()
-    assert waited == pytest.approx([0.5, 0.5 * 7 / 28])
-
-
 def test_a_wait_that_was_too_long_is_taken_off_the_next(monkeypatch):
     """A clock that is ours: each sleep takes 3 s more than it should, and the work before one wait 10 s."""
     now = [0.0]
@@ -80,11 +70,3 @@ def test_a_wait_that_was_too_long_is_taken_off_the_next(monkeypatch):
     assert now == [33.0]
     pace.wait(33.0, 8.0)  # 2 are left, and 3 too many
     assert now == [38.0]
-
-
-def test_a_model_without_blocks_is_one_piece(waited):
-    plain = dataclasses.replace(PROFILE, tensors=tuple(dataclasses.replace(t, block="") for t in TENSORS))
-    model = StandIn(plain)
-    assert list(blocks_of(model)) == [] and len(list(model.parameters())) == 5
-    model(torch.ones(1, requires_grad=True)).sum().backward()
-    assert sum(waited) == pytest.approx(PROFILE.forward_s + PROFILE.backward_s)

@@ -5,12 +5,10 @@ How they look is proven by the goldens.
 
 import dataclasses
 import json
-import math
 
 import pytest
 
 from bench.__main__ import main
-from bench.errors import UserError
 from bench.predict.pictures import figures, points, winner
 from bench.predict.pictures.points import Points
 from bench.predict.step import result
@@ -34,64 +32,55 @@ def put(folder, record, name: str):
 # --- what belongs -----------------------------------------------------------------------------------------------------
 
 
-def test_runs_and_emulations_of_the_same_work_over_the_same_link_belong(tmp_path):
-    put(tmp_path, forecasts.measured(), "record.json")
-    put(tmp_path, forecasts.emulated(ASKED.profile, "fsdp"), "emulation.json")
-    put(tmp_path, records.record("single", num_devices=1), "record.json")
-    found = points.find([str(tmp_path)], ASKED)
-    assert [record.config.mode for record in found.measured] == ["ddp"] and not found.left_out
-    assert [record.config.mode for record in found.emulated] == ["fsdp"]
-
-
 def test_a_run_belongs_by_whatever_name_it_is_stored_and_other_files_do_not(tmp_path):
     folder = put(tmp_path, forecasts.measured(), "record.json")
     put(tmp_path / "others", forecasts.measured("horovod"), "disturbed.json")
+    put(tmp_path, forecasts.emulated(ASKED.profile, "fsdp"), "emulation.json")
+    put(tmp_path, records.record("single", num_devices=1), "record.json")
     (folder / "copy.json").write_text((folder / "record.json").read_text())
     (tmp_path / "notes.json").write_text("{}")
     found = points.find([str(tmp_path)], ASKED)
     assert sorted(record.config.mode for record in found.measured) == ["ddp", "horovod"]
+    assert [record.config.mode for record in found.emulated] == ["fsdp"] and not found.left_out
     (folder / "record.json").write_text("{")
-    with pytest.raises(BadRecord, match="not a readable record"):
+    with pytest.raises(BadRecord):
         points.find([str(tmp_path)], ASKED)
 
 
 OTHER = dataclasses.replace(ASKED.profile, source="another")
 
 
-@pytest.mark.parametrize(("record", "why"), [
-    (forecasts.measured(batch=64), "BATCH=64, and 32 in the profile"),
-    (forecasts.measured(model="resnet50"), "MODEL=resnet50, and resnet18"),
-    (forecasts.measured(precision="bf16"), "PRECISION=bf16"),
-    (records.record("ddp"), "without a link"),
-    (forecasts.measured(label="2 namespaces of one machine, links limited to 100 Mbit/s"), "links of 100 Mbit/s"),
-    (forecasts.measured(label="2 namespaces of one machine, links without a limit"), "links without a limit"),
-    (forecasts.measured(compression="fp16"), "ddp with COMPRESSION=fp16"),
-    (forecasts.measured(sync=False), "ddp with INJECT=no-exchange"),
-    (forecasts.measured("horovod", cycle_time_ms=5.0), "horovod with CYCLE_TIME_MS=5.0"),
-    (forecasts.measured(throughput=260.0), "which was slower: take one beside the runs"),
-    (forecasts.measured(num_devices=4, label=FOUR), "4 threads share 2 cores"),
-    (forecasts.emulated(OTHER), "emulated from another profile, another"),
-    (forecasts.emulated(ASKED.profile, rate_mbit=250.0), "links of 250 Mbit/s"),
-])  # fmt: skip
-def test_what_is_of_another_batch_machine_engine_or_link_is_left_out_and_why_is_said(record, why, tmp_path):
-    emulated = "plan" in record.data
-    put(tmp_path, record, "emulation.json" if emulated else "record.json")
-    with pytest.raises(UserError, match="nothing that belongs") as error:
-        points.find([str(tmp_path)], ASKED)
-    assert why in str(error.value) and "1 record" in str(error.value)
-
-
-def test_another_machine_does_not_belong():
+def on_another_processor():
     record = forecasts.measured()
     record.environment["machine"]["cpu_model"] = "Other(R) Processor"
-    assert "processor Other(R) Processor" in points.why_not(record, ASKED)
+    return record
+
+
+@pytest.mark.parametrize(("record", "value"), [
+    (forecasts.measured(batch=64), "BATCH=64"),
+    (forecasts.measured(model="resnet50"), "MODEL=resnet50"),
+    (forecasts.measured(precision="bf16"), "PRECISION=bf16"),
+    (records.record("ddp"), "link"),
+    (forecasts.measured(label="2 namespaces of one machine, links limited to 100 Mbit/s"), "100 Mbit/s"),
+    (forecasts.measured(label="2 namespaces of one machine, links without a limit"), "links"),
+    (forecasts.measured(compression="fp16"), "COMPRESSION=fp16"),
+    (forecasts.measured(sync=False), "INJECT=no-exchange"),
+    (forecasts.measured("horovod", cycle_time_ms=5.0), "CYCLE_TIME_MS=5.0"),
+    (forecasts.measured(throughput=260.0), "slower"),  # than one device at the time of the profile
+    (forecasts.measured(num_devices=4, label=FOUR), "2 cores"),
+    (on_another_processor(), "Other(R) Processor"),
+    (forecasts.emulated(OTHER), "another"),
+    (forecasts.emulated(ASKED.profile, rate_mbit=250.0), "250 Mbit/s"),
+])  # fmt: skip
+def test_what_is_of_another_batch_machine_engine_or_link_does_not_belong(record, value):
+    assert value in points.why_not(record, ASKED)
 
 
 def test_a_measured_link_takes_runs_of_its_own_network():
     between = Link(1e-4, 1e-8, "measured", "gloo", idle_in_beta=True)
     asked = dataclasses.replace(ASKED, link=between)
     assert points.why_not(forecasts.measured(label=None), asked) == ""
-    assert points.why_not(forecasts.measured(), asked) == "links of 1 Gbit/s"
+    assert "1 Gbit/s" in points.why_not(forecasts.measured(), asked)
 
 
 def test_steps_beside_which_horovods_timeline_ran_count_only_where_there_are_no_others():
@@ -117,8 +106,7 @@ def test_measured_and_emulated_marks_stand_at_their_efficiency_and_say_which_the
     assert {round(line.get_ydata()[-1], 6) for line in lines} == {round(100 * each.efficiency, 6) for each in found}
     four = result.forecast(ASKED.profile, ASKED.configs["ddp"], 4, ASKED.link)  # nobody asked: on the way to 8
     assert any(100 * four.efficiency == pytest.approx(line.get_ydata()[2]) for line in lines)
-    said_there = text_of(figure)
-    assert all(word in said_there for word in ("predicted", "measured", "emulated", "×4", "Test(R) Processor"))
+    assert "×4" in text_of(figure)
 
 
 def test_the_band_of_a_longer_step_and_the_same_computation_is_lower():
@@ -148,10 +136,9 @@ def test_a_predicted_steps_phases_fill_it_and_hold_what_is_computed(mode):
 def test_the_emulated_step_stands_below_the_predicted_one_in_seconds_that_it_stands_for():
     emulated = forecasts.emulated(ASKED.profile, ranks=8, watched=True)
     figure = figures.draw_timeline(ASKED, 64, Points(emulated=[emulated, forecasts.emulated(ASKED.profile, "fsdp")]))
-    said_there = text_of(figure)
-    assert "One step on 8 devices: predicted, emulated (rank 0)" in said_there and "520 ms emulated, ×4" in said_there
+    assert "on 8 devices" in text_of(figure) and "520 ms emulated, ×4" in text_of(figure)
     assert max(span["end_s"] for span in emulated.timeline) == pytest.approx(0.52)
-    assert "One step on 64 devices: predicted" in text_of(figures.draw_timeline(ASKED, 64, Points()))
+    assert "on 64 devices" in text_of(figures.draw_timeline(ASKED, 64, Points()))
 
 
 # --- who wins ---------------------------------------------------------------------------------------------------------
@@ -171,18 +158,16 @@ def test_over_a_slow_link_one_device_wins_and_over_a_fast_one_the_simplest_of_eq
     assert winner.winner(place, winner.ways_of(ASKED.configs), 8) == "ddp"  # all hide everything
 
 
-def test_the_map_scales_the_profile_and_the_link_and_has_its_own_place(tmp_path):
-    ways = winner.ways_of(ASKED.configs)
-    cells = winner.mapped(ASKED, ways, 8)
+def test_the_map_scales_the_profile_and_the_link_and_has_its_own_place():
+    cells = winner.mapped(ASKED, winner.ways_of(ASKED.configs), 8)
     rate, computed = winner.Place("", ASKED.profile, ASKED.link).at
     assert rate == pytest.approx(3.0) and 10**computed == pytest.approx(1e3 * ASKED.profile.step_s / 20)
-    assert cells[0][0] == winner.ALONE and cells[-1][-1] != winner.ALONE
-    (column,) = (at for at, middle in enumerate(winner.middles(winner.RATES)) if 0 <= middle - 3.0 < 4 / winner.CELLS)
-    (row,) = (at for at, middle in enumerate(winner.middles(winner.COMPUTED))
-              if abs(middle - math.log10(1e3 * ASKED.profile.step_s / 20)) <= 1.5 / winner.CELLS)  # fmt: skip
-    own = winner.Place("", ASKED.profile.slower(10 ** (winner.middles(winner.COMPUTED)[row] - computed)),
-                       winner.at_rate(ASKED.link, 10 ** winner.middles(winner.RATES)[column]))  # fmt: skip
-    assert cells[row][column] == winner.winner(own, ways, 8)
+    for row in (0, -1):
+        for column in (0, -1):
+            computed_ms = 10 ** winner.middles(winner.COMPUTED)[row]
+            profile = ASKED.profile.slower(20 * computed_ms / (1e3 * ASKED.profile.step_s))
+            own = winner.Place("", profile, winner.at_rate(ASKED.link, 10 ** winner.middles(winner.RATES)[column]))
+            assert cells[row][column] == winner.winner(own, winner.ways_of(ASKED.configs), 8)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -194,32 +179,31 @@ def profile_in(folder):
 
 
 def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(winner, "CELLS", 6)
+    monkeypatch.setattr(winner, "CELLS", 4)
     put(tmp_path / "there", forecasts.measured(), "record.json")
     put(tmp_path / "there", forecasts.measured(batch=64, seconds=60.0), "record.json")
     words = ["--link=1gbit,50us", f"--out={tmp_path / 'out'}", f"--points={tmp_path / 'there'}"]
     assert main(["predict", "step", profile_in(tmp_path / "profile"), "--devices=2", *words]) == 0
-    said_there = capsys.readouterr().out
-    assert "left out: 1 record: BATCH=64" in said_there
+    assert "BATCH=64" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "out" / "pictures").iterdir()}
     assert names == {f"forecast-{name}.svg" for name in ("efficiency", "timeline", "winner")}
-
-
-def test_one_device_can_be_drawn_as_well(monkeypatch):
-    monkeypatch.setattr(winner, "CELLS", 4)
-    found = [result.forecast(ASKED.profile, ASKED.configs["ddp"], 1, ASKED.link)]
-    for figure in figures.figures(ASKED, found, Points()).values():
+    one = [result.forecast(ASKED.profile, ASKED.configs["ddp"], 1, ASKED.link)]
+    for figure in figures.figures(ASKED, one, Points()).values():
         figure.draw_without_rendering()
 
 
-@pytest.mark.parametrize(("words", "why"), [
-    (["--points=."], "POINTS are drawn, and OUT says where to"),
-    (["--points=EMPTY", "--out=OUT"], "no run on several devices and no emulation of these modes is there"),
+@pytest.mark.parametrize(("words", "value"), [
+    (["--points=."], "OUT"),
+    (["--points=EMPTY", "--out=OUT"], "empty"),
+    (["--points=WRONG", "--out=OUT"], "BATCH=64"),
     (["--points=/nowhere", "--out=OUT"], "/nowhere"),
 ])  # fmt: skip
-def test_points_that_cannot_be_drawn_are_refused_in_one_line(words, why, tmp_path, capsys):
+def test_points_that_cannot_be_drawn_are_refused_in_one_line(words, value, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    words = [word.replace("EMPTY", str(tmp_path / "empty")).replace("OUT", str(tmp_path / "out")) for word in words]
+    put(tmp_path / "wrong", forecasts.measured(batch=64), "record.json")
+    places = {"EMPTY": tmp_path / "empty", "WRONG": tmp_path / "wrong", "OUT": tmp_path / "out"}
+    for name, place in places.items():
+        words = [word.replace(f"={name}", f"={place}") for word in words]
     assert main(["predict", "step", profile_in(tmp_path / "profile"), "--link=1gbit,50us", *words]) == 2
     error = capsys.readouterr().err
-    assert why in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert value in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
