@@ -44,9 +44,7 @@ LABELS_STAY = "labels stay on the CPU"  # a row of this name is made with a mist
 SGD = torch.library.Library("aten", "IMPL")  # torch has fake kernels for its other fused optimizers
 
 
-class Event:
-    """Of a stream: never there yet, so nobody reads a number behind it."""
-
+class Event:  # never there yet, so nobody reads a number behind it
     def __init__(self, *_, **__): ...
 
     def record(self, stream=None):
@@ -59,8 +57,6 @@ class Event:
 
 
 class Stream:
-    """What waits for nothing."""
-
     def __init__(self, *_, **__): ...
 
     def wait_stream(self, other) -> None: ...
@@ -72,7 +68,6 @@ class Stream:
 
 
 def join(config: RunConfig) -> collectives.Topology:
-    """The first of several ranks, which exchange nothing."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.num_devices)
     return collectives.Topology(0, 0, config.num_devices, 1, torch.device("cuda", 0))
 
@@ -136,7 +131,6 @@ def with_gpus(function):
 
 
 def stand_in() -> None:
-    """Put what needs no driver in the place of what does."""
     torch.Tensor.backward = backward
     for name in ("_pre_forward", "_post_forward"):
         setattr(DistributedDataParallel, name, with_gpus(getattr(DistributedDataParallel, name)))
@@ -159,7 +153,6 @@ def stand_in() -> None:
 
 
 def labels_stay(built: bare_loop.Harness) -> None:
-    """A mistake: the loss gets labels that are on the CPU."""
     loss = built.trainer.script.loss
     built.trainer.script.loss = lambda outputs, targets: loss(outputs, targets.cpu())
 
@@ -178,7 +171,6 @@ def train(built: bare_loop.Harness) -> None:
 
 
 def lies(tensors) -> dict[str, int]:
-    """Device and type -> how many of these lie there so."""
     own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
     return Counter(f"{tensor.device} {str(tensor.dtype).removeprefix('torch.')}" for tensor in own)
 
@@ -202,7 +194,6 @@ def batch_norms() -> dict[str, str]:
 
 
 def take_steps(options: dict, folder: Path, mistake: bool) -> dict:
-    """Where everything lies after the steps of one config."""
     config = resolve(RunConfig(**options), "cuda", 16, CAPABILITY, MEMORY_GIB)
     try:
         built = bare_loop.Harness(config, folder, pairs=1)

@@ -62,7 +62,7 @@ def test_a_script_is_heard_as_it_is(rows, name):
 
 def test_every_mistake_is_made_in_three_ways():
     ways = Counter(name for script in ALL.values() if script.kind == "wrong" for name in script.told_of)
-    on_gpus = {"extra-context"}  # of several ranks; tests/unit/observe/test_contexts.py has a stub for them
+    on_gpus = {"extra-context"}  # of several ranks; tests/unit/observe/test_memory.py has a stub for them
     assert {name: ways[name] for name in DETECTED if ways[name] < 3 and name not in on_gpus} == {}
 
 

@@ -215,6 +215,30 @@ def test_a_subset_that_is_cut_anew_for_each_epoch_counts_in_the_whole_set():
     assert found["same_neighbours"] < 0.1 and found["num_images"] == IMAGES and found["never_seen"] == 0
 
 
+class Endless:
+    """Goes round and round, whatever the script calls an epoch."""
+
+    def __init__(self, loader: DataLoader, told: bool):
+        self.loader, self.told, self.batches = loader, told, self.rounds()
+
+    def rounds(self):
+        for number in itertools.count():
+            self.loader.sampler.set_epoch(number * self.told)
+            yield from self.loader
+
+    def __iter__(self):
+        return self.batches
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_epochs_that_the_loader_does_not_know_are_compared_and_not_counted(workers):
+    right, wrong = (
+        data(lambda rank, told=told: Endless(split(rank, num_workers=workers), told), most=12) for told in (True, False)
+    )
+    assert findings(right) == [] and findings(wrong) == ["no-reshuffle"]
+    assert "epochs" not in right and right["shared_in_a_step"] == 0 and right["same_neighbours"] < 0.2
+
+
 def test_chosen_images_are_the_whole_where_all_ranks_have_the_same():
     found = data(lambda rank: DataLoader(WHOLE, 10, sampler=SubsetRandomSampler(range(50, 100))), ranks=1)
     assert found["num_images"] == 50 and found["epochs"][0]["never"] == 0
@@ -263,3 +287,9 @@ def test_no_more_than_the_first_epochs_and_so_many_draws_are_looked_at(monkeypat
     assert len(first_steps([batch] * 99, 2, [])) == 5
     found = coverage([walks_of([batch] * 5, [(0, 99)])], 10)
     assert "epochs" not in found and found["shared_in_a_step"] == 1
+
+
+def test_epochs_that_are_left_early_are_compared_as_far_as_they_went():
+    same, few = ([([np.arange(size)], False)] * 2 for size in (16, 4))
+    assert coverage([same], 100)["same_neighbours"] == 1 and "epochs" not in coverage([same], 100)
+    assert "same_neighbours" not in coverage([few], 100)

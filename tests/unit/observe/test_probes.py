@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.observe import gradients, loads, waits, writers
+from bench.observe import loads, waits, writers
 from bench.observe.probe import Unheard
 
 
@@ -40,20 +40,6 @@ def test_waits_count_for_the_line_of_the_script_that_waits_for_a_tensor_on_the_d
     loss.item()
     found = {entry["where"].split(" ", 1)[1]: entry["per_step"] for entry in syncs.result()}
     assert found == ({} if on_gpu else {"item": 1, "format": 1, "int": 0.25})
-
-
-def test_a_rank_own_gradient_adds_up_over_passes():
-    model = nn.Linear(3, 1, bias=False)
-    probe = gradients.GradientProbe(model.parameters())
-    for value in (1.0, 2.0):
-        model(torch.full((1, 3), value)).sum().backward()
-    model.weight.grad *= 0.5  # an exchange
-    probe.look()
-    probe.close()
-    result = probe.result()
-    own, final = result[0]
-    assert own.tolist() == [3, 3, 3] and final.tolist() == [1.5, 1.5, 1.5] and probe.passes == 2
-    assert not model.weight._backward_hooks
 
 
 def test_files_that_are_written_or_renamed_below_the_folder_are_noted(tmp_path):

@@ -149,6 +149,16 @@ def test_ranks_with_the_same_seed_augment_alike(kind, workers):
     assert generators(make, 1, 1) == [kind] and generators(make, 1, 2) == []
 
 
+def test_a_worker_of_one_rank_that_has_the_seed_of_another_ranks_worker_is_found():
+    ranks = iter(range(2))
+
+    def overlapping():
+        rank = next(ranks)
+        return DataLoader(Noisy("numpy"), 3, num_workers=2, worker_init_fn=lambda w: np.random.seed(w + rank))
+
+    assert generators(overlapping, 1, 2) == ["numpy"]  # rank 0's second worker has what rank 1's first has
+
+
 def test_an_order_that_is_drawn_is_no_augmentation_and_no_draw_is_said():
     with pytest.raises(Unheard):
         generators(lambda: DataLoader(Noisy("nothing"), 3, shuffle=True), 1, 1)

@@ -14,7 +14,7 @@ from bench.errors import UserError
 from bench.observe import Watch, ranks, watch
 from bench.observe.probe import Unheard, heard, listen
 from bench.observe.ranks import Meeting, launched
-from bench.observe.weights import Norms, checksums, weights_of
+from bench.observe.weights import Norms, checksums, tensors_of, weights_of
 
 
 def net() -> nn.Module:
@@ -159,6 +159,12 @@ def test_the_first_step_after_which_replicas_differ():
     assert weights_of([shorter, longer])["apart_at"] is None  # where both have looked, they are the same
     with pytest.raises(Unheard):  # different models
         weights_of([weights_part(1), weights_part(1) | {"names": ["other"]}])
+
+
+def test_tensors_of_modules_averages_and_dicts():
+    average = torch.optim.swa_utils.AveragedModel(net())
+    assert len(tensors_of(net())) == len(tensors_of(average)) == 4
+    assert len(tensors_of({"b": {"w": torch.ones(2)}, "a": torch.ones(1), "n": torch.tensor(3)})) == 2
 
 
 # --- the ranks ----------------------------------------------------------------------------------------------------

@@ -9,13 +9,7 @@ from torch import nn
 from torch.autograd import DeviceType
 
 from bench.profile import timeline as measure
-from bench.profile.horovod_timeline import (
-    BEGIN,
-    END,
-    engine_offset,
-    read_engine,
-    share_communication,
-)
+from bench.profile.horovod_timeline import BEGIN, END, engine_offset, read_engine, share_communication
 from bench.profile.timeline import MARK, StepTimeline
 from bench.studies.breakdown.result import hidden_share
 
@@ -247,6 +241,3 @@ def test_the_other_ranks_get_what_rank_0_saw_unless_they_saw_their_own():
     share_communication(parts)
     assert parts[1]["timeline"] == {"step": 1, "step_s": 1.0, "spans": [], "notes": []}
     share_communication([{"rank": 0}])  # a run that was not profiled
-
-
-# --- The picture ----------------------------------------------------------------------------------------------------
