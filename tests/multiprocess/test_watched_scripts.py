@@ -25,7 +25,8 @@ forks = pytest.mark.skipif(not LINUX, reason="the scripts' ranks are forked")
 SOME = (
     "right/accumulate_no_sync", "right/amp_scaler", "right/batch_sampler_set_epoch", "right/data_parallel",
     "right/evaluation_in_eval_mode", "right/gan", "right/horovod_mnist", "right/isinstance_checks",
-    "right/list_of_batches", "right/local_sgd_declared", "right/save_keywords", "right/torchrun_tutorial",
+    "right/lazy_and_traced", "right/list_of_batches", "right/local_sgd_declared", "right/repeated_augmentation",
+    "right/save_keywords", "right/torchrun_tutorial",
     "wrong/augmentation_own_generator", "wrong/counted_unreported", "wrong/exchange_module_called",
     "wrong/group_never_joined", "wrong/hidden_step_resume_epoch", "wrong/load_others_alone", "wrong/lone_barrier",
     "wrong/memory_outputs_kept", "wrong/metrics_loss_over_whole", "wrong/metrics_printed_by_rank",

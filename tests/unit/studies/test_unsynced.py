@@ -107,7 +107,9 @@ def test_every_model_is_compared_with_rank_0_of_the_synchronised_run_of_its_seed
     assert bases == {"ddp": None, "ddp unsynced": "ddp", "horovod": None, "horovod unsynced": "horovod", "dp": "ddp"}
     assert model(result, "ddp unsynced").differences == pytest.approx([-3] * 4)
     assert model(result, "ddp unsynced", "rank 1").differences == pytest.approx([-50] * 4)
-    assert model(result, "horovod unsynced", "average, statistics re-estimated").differences == pytest.approx([-0.1] * 4)
+    assert model(result, "horovod unsynced", "average, statistics re-estimated").differences == pytest.approx(
+        [-0.1] * 4
+    )
     assert model(result, "ddp unsynced").p == 2 / 2**4  # all four fell: as far out as four seeds can be
     assert model(result, "horovod unsynced").found.verdict == "equivalent within ±1"
     assert [each.name for each in result.models if each.program.label == "dp"] == ["rank 0"]
