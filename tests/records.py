@@ -67,10 +67,9 @@ def record(
         failure = {"rank": 0, "kind": failed, "message": f"rank 0 was {failed}", "traceback": ""}
         frame |= {"topology": {}, "samples": [], "summary": {}, "provenance": {}, "failure": failure}
         return Record(frame)
-    parts = [
-        sample(config, rank, started, config.global_batch / throughput, facts or {}, phases or {}, memory)
-        for rank in range(config.num_processes)
-    ]
+    step_s = config.global_batch / throughput
+    parts = [sample(config, rank, started, step_s, facts or {}, phases or {}, memory)
+             for rank in range(config.num_processes)]  # fmt: skip
     if timeline:
         for part in parts:
             part["timeline"] = timeline
@@ -105,9 +104,8 @@ def epoch_row(number: int, top1: float) -> dict:
 def tag(config: RunConfig, seconds: float) -> str:
     """Four digits that tell runs of one second apart."""
     label = config.label
-    return hashlib.sha256(" ".join(map(str, (label.suite, label.program, label.round, seconds))).encode()).hexdigest()[
-        :4
-    ]
+    text = " ".join(map(str, (label.suite, label.program, label.round, seconds)))
+    return hashlib.sha256(text.encode()).hexdigest()[:4]
 
 
 def sample(config, rank: int, started, step_s: float, facts: dict, phases: dict, memory) -> dict:
@@ -117,49 +115,30 @@ def sample(config, rank: int, started, step_s: float, facts: dict, phases: dict,
     begin = started.timestamp()
     whole = len(steps) * step_s
     share = max(1, CORES[config.device] // config.num_processes)
+    moments = {"worker_started": begin + 1.0, "joined": begin + 2.0, "first_timed_step": begin + 4.0,
+               "last_timed_step": begin + 4.0 + whole}  # fmt: skip
+    usual = {
+        "norm": "BatchNorm2d × 20", "parameters": 11181642, "trained_parameters": 11181642,
+        "parameter_dtype": "float32", "autocast": "off", "tf32": False,
+        "waiting_threads": "libgomp GOMP_SPINCOUNT=30000",
+        "memory_format": "channels_last" if config.channels_last else "contiguous", "optimizer": "SGD",
+        "gradient": "mean over the global batch" if config.sync else "not exchanged", "buffers": "each its own",
+    }  # fmt: skip
+    usual |= {name: getattr(config, name) for name in ("lr", "momentum", "weight_decay", "compression", "overlap",
+                                                       "step_barrier", "item_sync", "storage_ms")}  # fmt: skip
     return {
-        "rank": rank,
-        "pid": 1000 + rank,
-        "threads": share,
-        "loader_workers": 0,
-        "step_time_s": steps,
+        "rank": rank, "pid": 1000 + rank, "threads": share, "loader_workers": 0, "step_time_s": steps,
         "data_wait_s": [0.02 * step for step in steps],
         "phase_time_s": {name: [s * step for step in steps] for name, s in (PHASES | phases).items()},
-        "moments": {
-            "worker_started": begin + 1.0,
-            "joined": begin + 2.0,
-            "first_timed_step": begin + 4.0,
-            "last_timed_step": begin + 4.0 + whole,
-        },
+        "moments": moments,
         "initial_weights_sha256": "abcdef0123456789"[(config.seed + (0 if config.init_sync else rank)) % 16] * 64,
         "indices_sha256": "b" * 64,
         "final_weights_sha256": "c" * 64,
         "first_indices": list(range(rank, config.global_batch, config.num_processes)),
         "batch_fingerprints": [(2**20 + config.seed) * config.global_batch // config.num_processes] * 2,
-        "facts": {
-            "norm": "BatchNorm2d × 20",
-            "parameters": 11181642,
-            "trained_parameters": 11181642,
-            "parameter_dtype": "float32",
-            "autocast": "off",
-            "tf32": False,
-            "waiting_threads": "libgomp GOMP_SPINCOUNT=30000",
-            "memory_format": "channels_last" if config.channels_last else "contiguous",
-            "optimizer": "SGD",
-            "lr": config.lr,
-            "momentum": config.momentum,
-            "weight_decay": config.weight_decay,
-            "gradient": "mean over the global batch" if config.sync else "not exchanged",
-            "compression": config.compression,
-            "buffers": "each its own",
-            "overlap": config.overlap,
-            "step_barrier": config.step_barrier,
-            "item_sync": config.item_sync,
-            "storage_ms": config.storage_ms,
-        }
-        | facts,
+        "facts": usual | facts,
         "devices": devices(config, rank, 4.0 + whole, memory),
-    }
+    }  # fmt: skip
 
 
 def devices(config, rank: int, end: float, memory: dict | None) -> list[dict]:
@@ -184,17 +163,10 @@ def device_report(device: str, name: str, uuid, columns: dict, peaks: dict, end:
     grown = [min(1.0, 0.35 + 0.65 * t / 2.0) for t in times]
     timeline = {c: [None if top is None else round(top * g, 4) for g in grown] for c, top in columns.items()}
     return {
-        "device": device,
-        "name": name,
-        "uuid": uuid,
-        "timeline": {"time_s": times, **timeline},
-        "marks": {"timed": 2.0, "end": end},
-        "peak_memory_gib": dict(peaks),
-        "energy_j": None,
-        "sample_interval_s": 0.25,
-        "sample_cost_s": 0.0005,
-        "notes": [],
-    }
+        "device": device, "name": name, "uuid": uuid, "timeline": {"time_s": times, **timeline},
+        "marks": {"timed": 2.0, "end": end}, "peak_memory_gib": dict(peaks), "energy_j": None,
+        "sample_interval_s": 0.25, "sample_cost_s": 0.0005, "notes": [],
+    }  # fmt: skip
 
 
 def environment(device: str, num_devices: int) -> dict:
@@ -324,12 +296,8 @@ def knob_programs() -> dict[str, dict]:
 
 
 # Three seeds: dp ends as single does within a point, ddp is shown to be worse, of horovod too little is known.
-SEEDS = {
-    "single": [0.985, 0.990, 0.988],
-    "dp": [0.986, 0.989, 0.989],
-    "ddp": [0.935, 0.939, 0.939],
-    "horovod": [0.990, 0.970, 0.999],
-}
+SEEDS = {"single": [0.985, 0.990, 0.988], "dp": [0.986, 0.989, 0.989], "ddp": [0.935, 0.939, 0.939],
+         "horovod": [0.990, 0.970, 0.999]}  # fmt: skip
 
 
 def accuracy_programs(epochs: int = 3, target: float | None = 0.98, **top1) -> dict[str, dict]:
@@ -349,13 +317,8 @@ def unsynced_programs() -> dict[str, dict]:
     far apart as the other, and all shrink by 1 % per step."""
     trained = {"epochs": 1, "checkpoint": False, "data": "digits", "weight_decay": 0.1, "momentum": 0.0, "lr": 0.1}
     seeds = [0.95, 0.96, 0.94, 0.955]
-    losses = {
-        "ddp": [0.0, 0.0],
-        "ddp unsynced": [0.03, 0.5],
-        "horovod": [0.0, 0.001],
-        "horovod unsynced": [0.0, 0.001],
-        "dp": [0.002],
-    }
+    losses = {"ddp": [0.0, 0.0], "ddp unsynced": [0.03, 0.5], "horovod": [0.0, 0.001],
+              "horovod unsynced": [0.0, 0.001], "dp": [0.002]}  # fmt: skip
     return {
         label: {"mode": label.split()[0], **trained, "init_sync": "unsynced" not in label,
                "top1": [[seed - lost[0]] for seed in seeds],
@@ -468,35 +431,21 @@ def store(folder: Path, records: list[Record]) -> Path:
 
 # What the two versions of a lab would have been observed to do, as far as the made-up labs need it.
 OBSERVED = {
-    "right": {
-        "data": {
-            "num_images": 1437,
-            "global_batch": 96,
-            "same_neighbours": 0.001,
-            "shared_in_a_step": 0.0,
-            "never_seen": 0,
-        },
-        "reported": {"top1": [[0.9, 0.95]] * 2},
-        "writers": {"latest.pt": [0]},
-        "augmentation": {"streams": ["1", "2"]},
-        "gradient": {"over_mean": 1.0, "same_on_all_ranks": True, "kind": "mean"},
-        "host_syncs": [],
-    },
-    "wrong": {
-        "data": {
-            "num_images": 1437,
-            "global_batch": 96,
-            "same_neighbours": 1.0,
-            "shared_in_a_step": 0.02,
-            "never_seen": 29,
-        },
-        "reported": {"top1": [[0.9, 0.94], [0.9, 0.97]]},
-        "writers": {"latest.pt": [0, 1]},
-        "augmentation": {"streams": ["1", "1"]},
-        "gradient": {"over_mean": 2.0, "same_on_all_ranks": True, "kind": "mean"},
-        "host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}],
-    },
-}
+    side: {
+        "data": {"num_images": 1437, "global_batch": 96, "same_neighbours": neighbours, "shared_in_a_step": shared,
+                 "never_seen": lost},
+        "reported": {"top1": top1},
+        "writers": {"latest.pt": writers},
+        "augmentation": {"streams": streams},
+        "gradient": {"over_mean": over_mean, "same_on_all_ranks": True, "kind": "mean"},
+        "host_syncs": syncs,
+    }
+    for side, neighbours, shared, lost, top1, writers, streams, over_mean, syncs in (
+        ("right", 0.001, 0.0, 0, [[0.9, 0.95]] * 2, [0], ["1", "2"], 1.0, []),
+        ("wrong", 1.0, 0.02, 29, [[0.9, 0.94], [0.9, 0.97]], [0, 1], ["1", "1"], 2.0,
+         [{"where": "train.py:9 item", "per_step": 1.0}]),
+    )
+}  # fmt: skip
 
 
 def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | None = None, hung=None) -> list[Record]:

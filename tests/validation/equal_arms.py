@@ -127,26 +127,30 @@ def judged(suite: Suite, loaded: bool) -> dict:
 # --- replayed suites --------------------------------------------------------------------------------------------------
 
 
-def replayed(real: list[dict], suites: int, seed: int = 0) -> list[dict]:
-    """`suites` idle suites and as many loaded ones, whose rounds are drawn from the real ones: beside a load, half of
-    them. The two runs of a round stay together, in either order, with what was measured of the load."""
+def drawn(real: list[dict], suites: int, seed: int = 0) -> list[tuple[bool, list]]:
+    """So many idle suites and as many loaded ones, as (loaded, rounds), whose rounds are drawn from the real ones:
+    beside a load, half of them. The two runs of a round stay together, in either order, with what was measured of the
+    load."""
     rule, found = random.Random(seed), []
     pools = {loaded: [pair for each in real if each["loaded"] is loaded for pair in each["rounds"]]
              for loaded in (False, True)}  # fmt: skip
     for number in range(2 * suites):
         loaded = bool(number % 2)
         beside = [loaded and (place == 0 or rule.random() < 0.5) for place in range(REPLAYED_ROUNDS)]
-        drawn = [rule.choice(pools[each]) for each in beside]
-        drawn = [rule.sample(pair, 2) for pair in drawn]
-        speeds = dict(
-            zip(ARMS, zip(*[[run["images_per_s"] for run in pair] for pair in drawn], strict=True), strict=True)
-        )
-        programs = {
-            arm: {"mode": "single", "num_devices": 1, "throughput": list(speed)} for arm, speed in speeds.items()
-        }
+        pairs = [rule.choice(pools[each]) for each in beside]
+        found.append((loaded, [rule.sample(pair, 2) for pair in pairs]))
+    return found
+
+
+def replayed(real: list[dict], suites: int, seed: int = 0) -> list[dict]:
+    """Such suites, as records, and what `bench compare` says of them."""
+    found = []
+    for number, (loaded, pairs) in enumerate(drawn(real, suites, seed)):
+        speeds = {arm: [pair[place]["images_per_s"] for pair in pairs] for place, arm in enumerate(ARMS)}
+        programs = {arm: {"mode": "single", "num_devices": 1, "throughput": speed} for arm, speed in speeds.items()}
         records = suite_records("compare", programs, REPLAYED_ROUNDS, name=f"{number:04x}")
         for record in records:
-            run = drawn[record.label.round][ARMS.index(record.program)]
+            run = pairs[record.label.round][ARMS.index(record.program)]
             record.data["summary"] |= {name: value for name, value in run.items() if name in THRESHOLDS}
         (suite,) = suites_of(records)
         found.append(judged(suite, loaded))

@@ -65,23 +65,17 @@ def test_of_a_round_that_was_repeated_the_last_complete_attempt_counts():
     assert len(cut.left_out) == len(again) - 1
 
 
-def test_failed_and_profiled_records_are_no_rounds():
+def test_failed_and_profiled_records_are_no_rounds_and_programs_are_in_order():
     records = suite_records("compare", compare_programs(), rounds=2)
     labels = {"suite": records[0].label.suite, "program": "ddp"}
     records += [record(failed="killed", round=2, **labels), record(profile=True, round=0, **labels)]
     (found,) = suites_of(records)
     assert (found.n, len(found.failed), len(found.extra)) == (2, 1, 1)
-
-
-def test_programs_are_in_order_whichever_was_found_first():
-    records = [r for study, made in (("weak", scaling_programs("weak")), ("replay", replay_programs()))
-               for r in suite_records(study, made, rounds=1)]  # fmt: skip
-    random.Random(2).shuffle(records)
-    found = {s.study: list(s.programs) for s in suites_of(records)}
-    assert found["replay"] == ["base: dp", "fair: ddp", "unfair: ddp"]
-    assert found["weak"][0] == "single 1" and [label[-1] for label in found["weak"]] == sorted(
-        label[-1] for label in found["weak"]
-    )
+    weak = suite_records("weak", scaling_programs("weak"), rounds=1)
+    random.Random(2).shuffle(weak)
+    (found,) = suites_of(weak)
+    devices = [label[-1] for label in found.programs]
+    assert next(iter(found.programs)) == "single 1" and devices == sorted(devices)
 
 
 # --- The certificate -------------------------------------------------------------------------------------------------
@@ -126,26 +120,13 @@ UNFAIR = {
 def test_what_one_program_got_and_the_others_not_is_named(name):
     result = compare_suite(changed(in_samples(UNFAIR[name]), "ddp"))
     assert name in [f.name for f in result.certificate.differences]
-    assert name in result.certificate.sentence() and "NOT A FAIR COMPARISON" in result.certificate.sentence()
-    assert result.pair("single", "ddp").flagged and "NOT A FAIR" in result.pair("single", "ddp").sentence()
+    assert result.pair("single", "ddp").flagged and name in result.certificate.sentence()
     assert not result.pair("single", "dp").flagged  # these two were treated alike
 
 
-def test_fused_kernels_of_one_program_alone_are_named():
-    """Of the optimizer that the ranks really had, whatever was asked for."""
-    found = changed(in_samples(lambda part: part["facts"].update(fused=True)), "ddp")
-    assert fact(found, "optimizer").status == "differs" and "fused" in fact(found, "optimizer").values["ddp"]
-    asked = changed(lambda data: data["config"].update(fused=True), "ddp")
-    assert fact(asked, "optimizer").status == fact(asked, "other options").status == "equal"
+def test_code_is_equal_by_its_hash_in_every_round():
+    """Code with changes that are not committed is known by its hash alone."""
 
-
-def test_a_setting_that_changes_between_rounds_is_named():
-    found = changed(lambda data: data["environment"].update(source_sha256=f"{data['config']['round']}" * 64))
-    assert fact(found, "code").status == "differs"
-    assert "round to round" in fact(found, "code").why
-
-
-def test_code_that_had_been_changed_is_known_by_its_hash_alone():
     def dirty(data):
         data["environment"]["git"]["dirty"] = True
 
@@ -153,24 +134,9 @@ def test_code_that_had_been_changed_is_known_by_its_hash_alone():
         dirty(data)
         data["environment"]["source_sha256"] = "a" * 64
 
-    assert fact(changed(dirty), "code").status == "not recorded"
-    assert fact(changed(hashed), "code").status == "equal"
-
-
-def test_two_modes_that_both_start_apart_are_not_equal():
-    def apart(data):
-        if data["config"]["program"] in ("ddp", "horovod"):
-            data["samples"][1]["initial_weights_sha256"] = "e" * 64
-
-    pair = compare_suite(changed(apart)).pair("ddp", "horovod")
-    assert "initial weights" in [f.name for f in pair.certificate.differences]
-
-
-def test_other_gpus_for_the_same_number_are_not_excused():
-    programs = {m: o | {"device": "cuda"} for m, o in compare_programs().items() if m != "single"}
-    other = in_samples(lambda part: part["devices"][0].update(uuid="GPU-9"))
-    (found,) = suites_of(edited(suite_records("compare", programs, rounds=2), other, "ddp"))
-    assert fact(found, "device set").status == "differs"
+    by_round = changed(lambda data: data["environment"].update(source_sha256=f"{data['config']['round']}" * 64))
+    found = [fact(each, "code").status for each in (changed(dirty), changed(hashed), by_round)]
+    assert found == ["not recorded", "equal", "differs"]
 
 
 def test_the_base_stays_the_base_when_its_first_record_is_lost():
@@ -178,13 +144,8 @@ def test_the_base_stays_the_base_when_its_first_record_is_lost():
     (found,) = suites_of([r for r in records if (r.program, r.label.round) != ("base: dp", 0)])
     assert list(found.programs) == list(replay_programs()) and compare_suite(found).base == "base: dp"
     (found,) = suites_of([r for r in records if r.program != "base: dp"])
-    with pytest.raises(UserError, match="has lost one of its programs"):
+    with pytest.raises(UserError):
         study_of(found).result(found)
-
-
-def test_what_an_old_record_does_not_say_is_not_taken_for_equal():
-    found = changed(in_samples(lambda part: part.pop("facts")), "dp")
-    assert not certify(records_of(found)).fair and fact(found, "learning rate").status == "not recorded"
 
 
 def test_what_scaling_varies_is_studied_and_what_it_does_not_is_named():
@@ -198,10 +159,20 @@ def test_what_scaling_varies_is_studied_and_what_it_does_not_is_named():
     assert fact(other, "global batch", WEAK_RULES).status == "differs"
 
 
-def test_a_sweeps_own_setting_is_no_unfairness():
+def test_what_a_sweep_or_a_breakdown_varies_is_no_unfairness_there():
     found = suite("knobs", knob_programs(), rounds=2)
     assert fact(found, "gradient compression", KNOBS_RULES).status == "inherent"
     assert fact(found, "gradient compression").status == "differs"
+    found = suite("breakdown", breakdown_programs(), rounds=3)
+    assert fact(found, "gradient", BREAKDOWN_RULES).status == "inherent"
+    assert study_of(found).result(found).certificate.fair and fact(found, "gradient").status == "differs"
+
+    def own(data: dict) -> None:  # as of MODE=local, beside one whose exchange is on, too
+        for part in data["samples"]:
+            part["facts"]["gradient"] = "each process its own; weights averaged every 4 steps"
+
+    found = edited(suite_records("breakdown", breakdown_programs(), rounds=2), own, "horovod")
+    assert fact(suites_of(found)[0], "gradient", BREAKDOWN_RULES).status == "differs"
 
 
 def test_precision_and_format_are_studied_where_the_program_is_set_so():
@@ -213,14 +184,8 @@ def test_precision_and_format_are_studied_where_the_program_is_set_so():
     unasked = in_samples(lambda part: part["facts"].update(autocast="bfloat16"))  # its options do not say so
     (other,) = suites_of(edited(records, unasked, "single compile=1"))
     assert fact(other, "precision", KNOBS_RULES).status == "differs"
-    with pytest.raises(UserError, match="different workloads: precision is "):
+    with pytest.raises(UserError, match="precision"):
         compare_suite(suite("compare", format_programs(), rounds=2))
-
-
-def test_an_option_that_no_line_shows_is_named_all_the_same():
-    result = compare_suite(changed(lambda data: data["config"].update(skip_bad=True), "dp"))
-    (line,) = result.certificate.differences
-    assert line.name == "other options" and "skip_bad" in line.values["dp"] and "skip_bad" not in line.values["ddp"]
 
 
 @pytest.mark.parametrize("section", WORK)
@@ -232,13 +197,7 @@ def test_an_option_that_is_added_to_the_work_is_named_without_a_line_of_its_own(
 
 
 def test_the_options_that_a_line_shows_are_options_of_the_work():
-    assert set(options.names(*WORK)) >= SHOWN
-
-
-def test_every_fact_of_a_fair_comparison_has_a_line():
-    assert {"global batch", "images of the first steps", "initial weights", "loader workers in total",
-            "threads in total", "norm", "precision", "gradient compression", "buffers", "learning rate",
-            "code", "device set"} <= set(FACTS)  # fmt: skip
+    assert set(options.names(*WORK)) >= SHOWN and set(UNFAIR) < set(FACTS)
 
 
 # --- The answer ------------------------------------------------------------------------------------------------------
@@ -247,28 +206,10 @@ def test_every_fact_of_a_fair_comparison_has_a_line():
 def test_the_answer_names_the_fastest_first_and_the_bound_never():
     result = compare_suite(suite("compare", compare_programs(single=90.0, ddp=120.0, dp=70.0, horovod=119.9)))
     assert result.ranking()[0] == "ddp" and "independent" not in result.ranking()
-    lines = result.answer()
-    assert any("faster than dp" in line for line in lines)
-    assert any("within ±2 %" in line and "horovod" in line for line in lines)
-
-
-def test_a_single_round_gives_no_interval_and_says_so():
-    result = compare_suite(suite("compare", compare_programs(), rounds=1))
-    assert result.pair("single", "ddp").comparison.low is None
-    assert all("no verdict" in line for line in result.answer())
-
-
-def test_an_outlier_is_shown_and_counts():
-    steady = [100.0, 101.0, 99.0, 100.5, 99.5, 100.2, 99.8, 55.0]
-    programs = compare_programs() | {"ddp": compare_programs()["ddp"] | {"throughput": steady}}
-    result = compare_suite(suite("compare", programs))
-    assert result.outliers["ddp"] == [7]
-    assert result.pair("single", "ddp").comparison.n == 8
-
-
-def test_a_pair_is_stated_in_one_direction_whichever_is_asked_for():
-    result = compare_suite(suite("compare", compare_programs()))
+    assert any("faster than dp" in line for line in result.answer())
     assert result.pair("dp", "ddp") is result.pair("ddp", "dp")
+    one = compare_suite(suite("compare", compare_programs(), rounds=1))
+    assert one.pair("single", "ddp").comparison.low is None and not any("faster" in line for line in one.answer())
 
 
 @pytest.mark.parametrize(("metric", "value"), [("others_cpu_share", 0.5), ("steal_share", 0.06),
@@ -282,20 +223,16 @@ def test_one_disturbed_run_takes_every_verdict_of_its_suite_and_no_interval(metr
     loaded = compare_suite(found)
     assert {pair.comparison.verdict for pair in loaded.pairs} == {"disturbed"} and not any(loaded.holding())
     assert [p.comparison.low for p in loaded.pairs] == [p.comparison.low for p in quiet.pairs]
-    assert all("no verdict" in line for line in loaded.answer())
-
-
-def test_the_thresholds_of_a_record_count_and_not_those_of_today():
-    quiet = {"others_cpu_share": 0.3, "disturbed_above": {"others_cpu_share": 0.4}}
-    assert not changed(lambda data: data["summary"].update(quiet), "dp").disturbed
-    strict = {"others_cpu_share": 0.05, "disturbed_above": {"others_cpu_share": 0.02}}
-    assert changed(lambda data: data["summary"].update(strict), "dp").disturbed
+    # the thresholds of a record count, and not those of today
+    assert not changed(
+        lambda data: data["summary"].update({metric: value, "disturbed_above": {metric: value}})
+    ).disturbed
 
 
 @pytest.mark.parametrize(("name", "value"), [("model", "resnet34"), ("image_size", 64), ("data", "synthetic")])
 def test_different_workloads_are_refused_by_the_name_of_what_differs(name, value):
     found = changed(lambda data: data["config"].update({name: value}), "dp")
-    with pytest.raises(UserError, match=f"different workloads: {name} is "):
+    with pytest.raises(UserError, match=name):
         compare_suite(found)
 
 
@@ -303,29 +240,8 @@ def test_a_suite_without_a_whole_round_is_refused():
     records = suite_records("compare", compare_programs(), rounds=2)
     apart = [r for r in records if (r.program, r.label.round) in (("dp", 0), ("ddp", 1))]
     (found,) = suites_of([*apart, record(profile=True, suite=records[0].label.suite, program="dp", round=0)])
-    with pytest.raises(UserError, match="no round in which every program ended well"):
+    with pytest.raises(UserError):
         compare_suite(found)
-
-
-def test_one_program_alone_is_compared_with_nothing():
-    records = suite_records("compare", compare_programs(), rounds=1)
-    (found,) = suites_of([r for r in records if r.program == "dp"] + [record(suite="x-1", failed="hung")])
-    (said,) = compare_suite(found).answer()
-    assert "dp" in said and "nothing to compare" in said
-
-
-def test_without_exchange_the_breakdown_is_no_unfairness():
-    found = suite("breakdown", breakdown_programs(), rounds=3)
-    assert fact(found, "gradient", BREAKDOWN_RULES).status == "inherent"
-    assert study_of(found).result(found).certificate.fair and fact(found, "gradient").status == "differs"
-
-
-def test_another_update_is_unfair_in_a_breakdown_as_well():
-    """Such as that of MODE=local, beside one whose exchange is on, too."""
-
-    def alone(data: dict) -> None:
-        for part in data["samples"]:
-            part["facts"]["gradient"] = "each process its own; weights averaged every 4 steps"
-
-    found = edited(suite_records("breakdown", breakdown_programs(), rounds=2), alone, "horovod")
-    assert fact(suites_of(found)[0], "gradient", BREAKDOWN_RULES).status == "differs"
+    alone = [r for r in records if (r.program, r.label.round) == ("dp", 0)]
+    (found,) = suites_of([*alone, record(suite="x-1", failed="hung")])
+    assert len(compare_suite(found).answer()) == 1 and not compare_suite(found).pairs

@@ -51,25 +51,12 @@ def test_the_interval_and_its_df_are_scipys_welch(n, m):
     assert formulas.welch_df(*squares, n, m) == pytest.approx(welch.df)
 
 
-def test_the_sets_the_other_way_round_have_the_reciprocal_interval():
-    a, b = speeds(5, 0.05, seed=3), speeds(9, 0.02, 130, seed=4)
-    ratio, low, high = formulas.unpaired_log_ratio_interval(a, b, 0.95)
-    inverse = formulas.unpaired_log_ratio_interval(b, a, 0.95)
-    assert inverse == pytest.approx((1 / ratio, 1 / high, 1 / low))
-
-
-def test_one_value_a_side_has_no_interval_and_equal_values_have_a_point():
-    with pytest.raises(ValueError, match="two values"):
-        formulas.unpaired_log_ratio_interval([1.0], [2.0, 2.0], 0.95)
-    assert formulas.unpaired_log_ratio_interval([1.0, 1.0], [2.0, 2.0], 0.95) == pytest.approx((2, 2, 2))
-
-
-@pytest.mark.parametrize("n, m", [(1, 4), (3, 3), (5, 2), (4, 6)])
-def test_the_rank_sum_distribution_is_that_of_all_orders(n, m):
-    counts = [0] * (n * m + 1)
-    for places in itertools.combinations(range(n + m), n):
-        counts[sum(place - i for i, place in enumerate(places))] += 1
-    assert formulas.rank_sum_counts(n, m) == counts
+def test_the_rank_sum_distribution_is_that_of_all_orders():
+    for n, m in ((1, 4), (3, 3), (5, 2)):
+        counts = [0] * (n * m + 1)
+        for places in itertools.combinations(range(n + m), n):
+            counts[sum(place - i for i, place in enumerate(places))] += 1
+        assert formulas.rank_sum_counts(n, m) == counts
 
 
 @pytest.mark.parametrize("n, m", [(5, 5), (8, 8), (6, 11)])
@@ -87,9 +74,7 @@ def test_the_rank_sum_interval_is_the_shifts_that_scipys_exact_test_does_not_rej
 # What the interval promises
 
 
-@pytest.mark.parametrize(
-    "n, m, sd_a, sd_b", [(8, 8, 0.02, 0.02), (8, 8, 0.01, 0.04), (5, 12, 0.05, 0.02), (6, 6, 0.03, 0.05)]
-)
+@pytest.mark.parametrize("n, m, sd_a, sd_b", [(8, 8, 0.02, 0.02), (8, 8, 0.01, 0.04), (5, 12, 0.05, 0.02)])
 def test_the_interval_covers_the_true_ratio_in_93_to_97_of_100_draws(n, m, sd_a, sd_b):
     draw = np.random.default_rng([n, m, 7])
     a = np.exp(draw.normal(0, sd_a, (DRAWS, n))).tolist()
@@ -97,167 +82,6 @@ def test_the_interval_covers_the_true_ratio_in_93_to_97_of_100_draws(n, m, sd_a,
     ends = [formulas.unpaired_log_ratio_interval(x, y, 0.95) for x, y in zip(a, b, strict=True)]
     covered = sum(low <= 1.07 <= high for _, low, high in ends) / DRAWS
     assert 0.93 <= covered <= 0.97
-
-
-def test_the_same_program_twice_is_called_faster_in_2_5_of_100_draws_and_slower_in_2_5():
-    draw = np.random.default_rng(11)
-    a, b = np.exp(draw.normal(0, 0.04, (2, DRAWS, 8))).tolist()
-    words = [
-        stats.verdict(*formulas.unpaired_log_ratio_interval(x, y, 0.95)[1:], diff.TIE_MARGIN)
-        for x, y in zip(a, b, strict=True)
-    ]
-    assert max(words.count("faster"), words.count("slower")) / DRAWS < 0.025 + 0.0105  # three standard errors
-
-
-def test_a_regression_is_seldom_called_where_b_is_exactly_at_the_bound():
-    """One-sided: 2.5 % of draws."""
-    draw = np.random.default_rng(13)
-    a = np.exp(draw.normal(0, 0.02, (DRAWS, 8))).tolist()
-    b = (0.95 * np.exp(draw.normal(0, 0.03, (DRAWS, 8)))).tolist()
-    beyond = sum(formulas.unpaired_log_ratio_interval(x, y, 0.95)[2] < 0.95 for x, y in zip(a, b, strict=True))
-    assert beyond / DRAWS == pytest.approx(0.025, abs=0.0105)
-
-
-# Sets of records
-
-
-def test_by_hand():
-    """log B - log A = 0.2; each s**2 / n is 0.01 / 3; 4 degrees of freedom."""
-    a = [100 * math.exp(x) for x in (-0.1, 0, 0.1)]
-    found = only(diff.compare_sets(runs(a), runs([x * math.exp(0.2) for x in a], day=1)))
-    half = 2.776445 * math.sqrt(0.02 / 3)
-    assert [found.ratio, found.low, found.high] == pytest.approx([math.exp(x) for x in (0.2, 0.2 - half, 0.2 + half)])
-    assert (found.name, found.n_a, found.n_b, found.verdict) == ("ddp 2", 3, 3, "inconclusive")
-    assert found.hl_ratio == pytest.approx(math.exp(0.2)) and found.hl_low is None
-    assert found.needed > 3 and f"about {found.needed} records a side" in found.sentence()
-
-
-def test_each_mode_is_compared_with_itself():
-    a = records.suite_records("compare", records.compare_programs())
-    b = records.suite_records("compare", records.compare_programs(ddp=84.0), name="0002")
-    found = {d.name: d for d in diff.compare_sets(a, b).differences}
-    assert list(found) == ["single 1", "dp 2", "ddp 2", "horovod 2", "independent 2"]
-    assert {name for name, d in found.items() if d.verdict == "slower"} == {"ddp 2"}
-    assert found["ddp 2"].ratio == pytest.approx(84 / 91, rel=1e-3)
-    assert "slower than A" in found["ddp 2"].sentence() and "n = 8 and 8" in found["ddp 2"].sentence()
-    assert found["dp 2"].unlike == []
-
-
-def test_engine_options_make_another_program():
-    a = runs([100, 101], bucket_cap_mb=1.0) + runs([90, 91])
-    result = diff.compare_sets(a, runs([99, 100], bucket_cap_mb=1.0, day=1) + runs([99, 98], overlap=False, day=1))
-    assert only(result).name == "ddp 2 bucket_cap_mb=1"
-    assert (result.only_a, result.only_b) == (["ddp 2"], ["ddp 2 overlap=0"])
-
-
-def test_workloads_of_one_program_are_told_apart():
-    sides = [runs([100, 101], batch=16, day=d) + runs([100, 101], batch=32, day=d) for d in (0, 1)]
-    names = [d.name for d in diff.compare_sets(*sides).differences]
-    assert names == ["ddp 2 (per_device_batch=16)", "ddp 2 (per_device_batch=32)"]
-
-
-def test_different_workloads_are_refused_with_the_fields_named():
-    with pytest.raises(UserError) as caught:
-        diff.compare_sets(runs([100, 101]), runs([100, 101], batch=16, seed=3, day=1))
-    message = str(caught.value)
-    assert "per_device_batch is 32 in A and 16 in B" in message and "seed is 0 in A and 3 in B" in message
-    assert "ddp 2" in message and "lr" not in message and "\n" not in message
-
-
-def test_a_cpu_set_is_not_compared_with_a_gpu_set():
-    with pytest.raises(UserError, match="device is cpu in A and cuda in B"):
-        diff.compare_sets(runs([100, 101]), runs([100, 101], device="cuda"))
-
-
-def test_sets_without_a_common_program_are_refused():
-    with pytest.raises(UserError, match="A has ddp 2; B has dp 2"):
-        diff.compare_sets(runs([100, 101]), runs([100, 101], "dp"))
-
-
-def test_where_a_run_belongs_and_its_threads_do_not_part_programs():
-    a = runs([100, 101], threads=2, suite="compare-1", program="ddp", round=0)
-    found = only(diff.compare_sets(a, runs([100, 101], threads=4, out="elsewhere", timeout=5.0, day=1)))
-    assert found.name == "ddp 2"
-
-
-def with_threads(found: list[Record], total: int) -> list[Record]:
-    def change(data: dict) -> None:
-        data["topology"]["threads_total"] = total
-        for part in data["samples"]:
-            part["threads"] = total // len(data["samples"])
-
-    return records.edited(found, change)
-
-
-def test_within_one_set_runs_with_other_numbers_of_threads_are_kept_apart(tmp_path, capsys):
-    a = runs([100, 101]) + with_threads(runs([150, 151, 152], day=1), 4)
-    b = runs([99, 98], day=2)
-    result = diff.compare_sets(a, b)
-    found = only(result)
-    assert (found.name, found.n_a, found.n_b) == ("ddp 2 (threads_total=2)", 2, 2) and found.mark == ""
-    assert (result.only_a, result.only_b) == (["ddp 2 (threads_total=4)"], []) and result.by_threads == ["ddp 2"]
-    assert run(*sets(tmp_path, a, b)) == 0
-    assert "ran with different numbers of threads within one set" in " ".join(capsys.readouterr().out.split())
-    both = diff.compare_sets(a, with_threads(runs([140, 141], day=3), 4) + b)
-    assert [d.name for d in both.differences] == ["ddp 2 (threads_total=2)", "ddp 2 (threads_total=4)"]
-    with pytest.raises(
-        UserError, match=r"no program in common: A has ddp 2 \(threads_total=2\), .*; B has ddp 2 \(threads_to"
-    ):
-        diff.compare_sets(a, with_threads(runs([140, 141], day=3), 8))
-
-
-def test_two_machines_may_differ_in_threads_and_the_verdict_is_marked(tmp_path, capsys):
-    a, b = runs([100, 101, 100.5]), with_threads(runs([150, 151, 150.5], day=1), 4)
-    result = diff.compare_sets(a, b)
-    found = only(result)
-    assert found.name == "ddp 2" and found.unlike == ["threads in total: 2 in A, 4 in B"]
-    assert found.sentence().endswith("(runs differ)") and result.by_threads == []
-    slower = with_threads(runs([50, 50.1, 50.2], day=1), 4)
-    assert diff.compare_sets(a, slower).regressions(5, False)[0].endswith("5 % (runs differ)")
-    assert run(*sets(tmp_path, a, b)) == 0
-    assert "(runs differ)" in capsys.readouterr().out
-
-
-def test_other_gpus_of_one_kind_are_no_difference():
-    a, b = runs([100, 101], device="cuda"), runs([100, 101], device="cuda", day=1)
-
-    def other(part: dict) -> None:
-        for device in part["devices"]:
-            device["uuid"] = f"other {device['uuid']}"
-
-    assert only(diff.compare_sets(a, records.edited(b, records.in_samples(other)))).unlike == []
-
-
-def test_an_option_of_the_work_that_differs_refuses_and_one_of_the_engine_is_another_program():
-    a, clipped = runs([100, 101]), runs([100, 101], day=1, clip_norm=1.0)
-    with pytest.raises(UserError, match=r"clip_norm is None in A and 1.0 in B"):
-        diff.compare_sets(a, clipped)
-    with pytest.raises(UserError, match="A has ddp 2; B has ddp 2 bucket_cap_mb=5"):
-        diff.compare_sets(a, runs([100, 101], day=1, bucket_cap_mb=5.0))
-
-
-def test_what_differs_is_read_from_the_records():
-    a, b = runs([100, 101]), runs([100, 101], day=1, facts={"tf32": True})
-    b = records.edited(b, lambda data: data["environment"]["versions"].update(torch="2.10.0"))
-    assert diff.changes(a, b) == ['versions.torch: "2.9.0+test" in A, "2.10.0" in B']
-    assert any("precision" in line and "True in B" in line for line in only(diff.compare_sets(a, b)).unlike)
-
-
-def test_one_record_on_a_side_has_no_interval_and_says_so():
-    found = only(diff.compare_sets(runs([100.0]), runs([50.0, 51.0], day=1)))
-    assert (found.low, found.verdict) == (None, "preview")
-    assert "no verdict" in found.sentence() and found.ratio == pytest.approx(0.505, abs=0.001)
-
-
-def test_outliers_are_named_and_kept():
-    a = runs([100, 101, 99, 100.5, 60])
-    found = only(diff.compare_sets(a, runs([100, 101, 99], day=1)))
-    assert found.outliers == [a[4].run_id] and found.n_a == 5
-
-
-def test_many_records_have_no_rank_sum_interval():
-    found = only(diff.compare_sets(runs(speeds(70, 0.01)), runs([100, 101, 99], day=9)))
-    assert found.hl_ratio is None and found.low is not None
 
 
 # The judgement
@@ -280,14 +104,116 @@ def test_where_an_interval_lies_to_the_bound(low, high, bound, place):
     assert bool(result.regressions(bound, strict=True)) == (place != "within")
 
 
-def sets(tmp_path, a: list[Record], b: list[Record]) -> list[str]:
-    return [str(records.store(tmp_path / name, side)) for name, side in (("a", a), ("b", b))]
+def test_false_verdicts_are_as_rare_as_the_interval_promises():
+    """2.5 % to each side where the sets are the same; and a regression at 2.5 % where B is exactly at the bound."""
+    draw = np.random.default_rng(11)
+    a, b = np.exp(draw.normal(0, 0.04, (2, DRAWS, 8))).tolist()
+    ends = [formulas.unpaired_log_ratio_interval(x, y, 0.95)[1:] for x, y in zip(a, b, strict=True)]
+    found = [stats.verdict(*each, diff.TIE_MARGIN) for each in ends]
+    assert max(found.count("faster"), found.count("slower")) / DRAWS < 0.025 + 0.0105  # three standard errors
+    assert sum(high < 1 for _, high in ends) / DRAWS == pytest.approx(0.025, abs=0.0105)
 
 
-def run(a: str, b: str, bound: str | None = None, strict: bool = False) -> int:
-    """The exit code of ``bench diff A B``."""
-    words = [a, b, f"--strict={strict:d}", *([] if bound is None else [f"--bound={bound}"])]
-    return COMMANDS["diff"].run(COMMANDS["diff"].parse(words))
+# Sets of records
+
+
+def with_threads(found: list[Record], total: int) -> list[Record]:
+    def change(data: dict) -> None:
+        data["topology"]["threads_total"] = total
+        for part in data["samples"]:
+            part["threads"] = total // len(data["samples"])
+
+    return records.edited(found, change)
+
+
+def test_by_hand():
+    """log B - log A = 0.2; each s**2 / n is 0.01 / 3; 4 degrees of freedom."""
+    a = [100 * math.exp(x) for x in (-0.1, 0, 0.1)]
+    found = only(diff.compare_sets(runs(a), runs([x * math.exp(0.2) for x in a], day=1)))
+    half = 2.776445 * math.sqrt(0.02 / 3)
+    assert [found.ratio, found.low, found.high] == pytest.approx([math.exp(x) for x in (0.2, 0.2 - half, 0.2 + half)])
+    assert (found.name, found.n_a, found.n_b, found.verdict) == ("ddp 2", 3, 3, "inconclusive")
+    assert found.hl_ratio == pytest.approx(math.exp(0.2)) and found.hl_low is None
+    assert found.needed > 3 and str(found.needed) in found.sentence()
+
+
+def test_each_mode_is_compared_with_itself():
+    a = records.suite_records("compare", records.compare_programs())
+    b = records.suite_records("compare", records.compare_programs(ddp=84.0), name="0002")
+    found = {d.name: d for d in diff.compare_sets(a, b).differences}
+    assert list(found) == ["single 1", "dp 2", "ddp 2", "horovod 2", "independent 2"]
+    assert {name for name, d in found.items() if d.verdict == "slower"} == {"ddp 2"}
+    assert found["ddp 2"].ratio == pytest.approx(84 / 91, rel=1e-3) and found["dp 2"].unlike == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "named"),
+    [
+        ({}, {"batch": 16, "seed": 3}, ["per_device_batch", "32", "16", "seed", "ddp 2"]),
+        ({}, {"device": "cuda"}, ["device", "cpu", "cuda"]),
+        ({}, {"mode": "dp"}, ["ddp 2", "dp 2"]),
+        ({}, {"bucket_cap_mb": 5.0}, ["ddp 2", "ddp 2 bucket_cap_mb=5"]),
+    ],
+)
+def test_sets_without_a_common_program_or_of_different_work_are_refused_by_what_differs(a, b, named):
+    with pytest.raises(UserError) as caught:
+        diff.compare_sets(runs([100, 101], **a), runs([100, 101], day=1, **b))
+    assert all(each in str(caught.value) for each in named) and "\n" not in str(caught.value)
+
+
+def test_backend_options_make_a_program_and_where_a_run_belongs_does_not():
+    """What is in one set only is named, and workloads are told apart."""
+    a = runs([100, 101], threads=2, suite="compare-1", program="ddp", round=0)
+    assert only(diff.compare_sets(a, runs([99, 100], threads=4, out="elsewhere", timeout=5.0, day=1))).name == "ddp 2"
+    a = runs([100, 101], bucket_cap_mb=1.0) + runs([90, 91])
+    result = diff.compare_sets(a, runs([99, 100], bucket_cap_mb=1.0, day=1) + runs([99, 98], overlap=False, day=1))
+    assert only(result).name == "ddp 2 bucket_cap_mb=1"
+    assert (result.only_a, result.only_b) == (["ddp 2"], ["ddp 2 overlap=0"])
+    sides = [runs([100, 101], batch=16, day=d) + runs([100, 101], batch=32, day=d) for d in (0, 1)]
+    names = [d.name for d in diff.compare_sets(*sides).differences]
+    assert names == ["ddp 2 (per_device_batch=16)", "ddp 2 (per_device_batch=32)"]
+
+
+def test_other_numbers_of_threads_are_kept_apart_within_a_set_and_marked_between_sets():
+    a = runs([100, 101]) + with_threads(runs([150, 151, 152], day=1), 4)
+    b = runs([99, 98], day=2)
+    found = only(result := diff.compare_sets(a, b))
+    assert (found.name, found.n_a, found.n_b, found.mark) == ("ddp 2 (threads_total=2)", 2, 2, "")
+    assert (result.only_a, result.only_b, result.by_threads) == (["ddp 2 (threads_total=4)"], [], ["ddp 2"])
+    both = diff.compare_sets(a, with_threads(runs([140, 141], day=3), 4) + b)
+    assert [d.name for d in both.differences] == ["ddp 2 (threads_total=2)", "ddp 2 (threads_total=4)"]
+    with pytest.raises(UserError, match=r"threads_total=2.*threads_total=8"):
+        diff.compare_sets(a, with_threads(runs([140, 141], day=3), 8))
+    found = only(result := diff.compare_sets(runs([100, 101]), with_threads(runs([150, 151], day=1), 4)))
+    assert (found.name, result.by_threads) == ("ddp 2", []) and found.mark in found.sentence() and found.mark
+    assert len(found.unlike) == 1 and "threads" in found.unlike[0]
+
+
+def test_a_side_of_one_record_an_outlier_and_very_many_records():
+    found = only(diff.compare_sets(runs([100.0]), runs([50.0, 51.0], day=1)))
+    assert (found.low, found.verdict) == (None, "preview") and found.ratio == pytest.approx(0.505, abs=0.001)
+    a = runs([100, 101, 99, 100.5, 60])
+    found = only(diff.compare_sets(a, runs([100, 101, 99], day=1)))
+    assert found.outliers == [a[4].run_id] and found.n_a == 5
+    found = only(diff.compare_sets(runs(speeds(70, 0.01)), runs([100, 101, 99], day=9)))
+    assert found.hl_ratio is None and found.low is not None
+
+
+# The command
+
+
+@pytest.fixture
+def judge(tmp_path, capsys):
+    """``judge(a, b, bound, strict)``: `bench diff` of two sets: its exit code and what it printed."""
+
+    def run(a: list[Record], b: list[Record], bound: str | None = "5", strict: bool = False) -> tuple[int, str]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        places = [str(records.store(folder / name, side)) for name, side in (("a", a), ("b", b))]
+        words = [*places, f"--strict={strict:d}", *([] if bound is None else [f"--bound={bound}"])]
+        code = COMMANDS["diff"].run(COMMANDS["diff"].parse(words))
+        return code, " ".join(capsys.readouterr().out.split())
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -295,88 +221,44 @@ def run(a: str, b: str, bound: str | None = None, strict: bool = False) -> int:
     [(80, "5", False, 3), (80, None, False, 0), (80, "50", True, 0), (96, "5", False, 0), (99.9, "5", True, 0),
      (120, "0", True, 0)],
 )  # fmt: skip
-def test_the_exit_code(tmp_path, capsys, speed, bound, strict, code):
-    a, b = runs(speeds(8, 0.01)), runs(speeds(8, 0.01, speed, seed=1), day=1)
-    assert run(*sets(tmp_path, a, b), bound, strict) == code
-    out = capsys.readouterr().out
-    assert ("regression: ddp 2" in out) == (code == 3)
-    assert "share no rounds" in out and "Welch" in out and "n = 8 and 8" in out
+def test_the_exit_code(judge, speed, bound, strict, code):
+    found, said = judge(runs(speeds(8, 0.01)), runs(speeds(8, 0.01, speed, seed=1), day=1), bound, strict)
+    assert found == code and ("regression: ddp 2" in said) == (code == 3) and "n = 8 and 8" in said
 
 
-@pytest.mark.parametrize("strict, code", [(False, 0), (True, 3)])
-def test_one_record_a_side_is_judged_only_strictly(tmp_path, capsys, strict, code):
-    assert run(*sets(tmp_path, runs([100.0]), runs([50.0], day=1)), "5", strict) == code
-    out = capsys.readouterr().out
-    assert "no verdict" in out and ("not judged" in out or strict)
+def test_what_cannot_be_judged_fails_strictly_only(judge):
+    """One record a side, disturbed records, and a mode that is gone."""
+    quiet, one = runs(speeds(8, 0.01)), runs([100.0])
+    disturbed = records.loaded(runs(speeds(8, 0.01, 40, seed=1), day=1), 0.41)
+    gone = [*runs(speeds(8, 0.01), day=1), records.record("dp", failed="killed", seconds=99999)]
+    for a, b, named in ((one, runs([50.0], day=1), "n = 1 and 1"), (quiet, disturbed, "41 % of the CPU"),
+                        (quiet + runs([100.0, 100.1], "dp"), gone, "dp 2")):  # fmt: skip
+        found = [judge(a, b, "5", strict) for strict in (False, True)]
+        assert [code for code, _ in found] == [0, 3] and all(named in said for _, said in found)
+    assert only(diff.compare_sets(quiet, disturbed)).verdict == "disturbed"
 
 
-def test_a_mode_that_is_gone_fails_strictly(tmp_path, capsys):
-    a, b = runs([100.0, 100.1]) + runs([100.0, 100.1], "dp"), runs([100.0, 100.1], day=1)
-    b += [records.record("dp", failed="killed", seconds=99999)]
-    folders = sets(tmp_path, a, b)
-    assert (run(*folders, "5", False), run(*folders, "5", True)) == (0, 3)
-    out = capsys.readouterr().out
-    assert "only in A, not compared: dp 2" in out and "1 failed, profiled or interrupted runs in B" in out
-    assert "dp 2: B has no good record of it" in out
-
-
-def test_a_refused_file_is_named_and_the_rest_used(tmp_path, capsys):
-    a, b = sets(tmp_path, runs([100.0, 101.0]), runs([100.0, 101.0], day=1))
-    (tmp_path / "b" / "bad").mkdir()
-    (tmp_path / "b" / "bad" / "record.json").write_text("{")
-    assert run(a, b) == 0
-    assert "bad/record.json" in capsys.readouterr().out
-
-
-def test_profiled_runs_are_left_out(tmp_path, capsys):
-    profiled = [records.record("ddp", 10.0, seconds=5e5, profile=True)]
+def test_refused_profiled_and_repeated_records(judge, tmp_path):
     a, b = runs([100.0, 101.0, 100.5]), runs([100.0, 101.0, 100.5], day=1)
-    assert run(*sets(tmp_path, a, b + profiled), "5", True) == 0
-    assert "1 failed, profiled or interrupted runs in B" in capsys.readouterr().out
+    profiled = [records.record("ddp", 10.0, seconds=5e5, profile=True)]
+    strange = records.edited(b[:1], lambda data: data["config"].update(snapshots=["1", "2"]))
+    code, said = judge(a, [*b[1:], *strange, *profiled])
+    assert code == 0 and "config/snapshots" in said and "n = 3 and 2" in said
+    assert judge(a, a)[0] == 0
+    (path, *_) = sorted((tmp_path / "0" / "a").rglob("record.json"))
+    assert COMMANDS["diff"].run(COMMANDS["diff"].parse([str(path), str(path)])) == 0  # a record's own file is a set
 
 
-def test_a_records_own_file_is_a_set_of_one(tmp_path, capsys):
-    sets(tmp_path, runs([100.0]), runs([101.0], day=1))
-    files = [str(next((tmp_path / side).rglob("record.json"))) for side in ("a", "b")]
-    assert run(*files) == 0 and "no verdict" in capsys.readouterr().out
+def test_a_bad_bound_and_a_folder_without_good_records_are_refused_by_name(tmp_path):
+    def refusal(a, b, *flags: str) -> str:
+        with pytest.raises(UserError) as caught:
+            COMMANDS["diff"].run(COMMANDS["diff"].parse([str(a), str(b), *flags]))
+        return str(caught.value)
 
-
-def test_a_set_against_itself_says_that_it_is_the_same(tmp_path, capsys):
-    a, _ = sets(tmp_path, runs([100.0, 101.0]), [])
-    assert run(a, a) == 0
-    out = capsys.readouterr().out
-    assert "2 records are in both sets" in out and "share no rounds" not in out
-
-
-@pytest.mark.parametrize("bound, strict", [("x", False), ("-1", False), ("100", False), ("nan", False), (None, True)])
-def test_a_bad_bound_is_one_clear_line(bound, strict):
-    with pytest.raises(UserError, match="BOUND"):
-        run("a", "b", bound, strict)
-
-
-def test_an_empty_or_missing_folder_is_one_clear_line(tmp_path):
-    good = str(records.store(tmp_path / "a", runs([100.0])))
+    for flags in (["--bound=x"], ["--bound=-1"], ["--bound=100"], ["--bound=nan"], ["--strict=1"]):
+        assert "BOUND" in refusal("a", "b", *flags)
+    good = records.store(tmp_path / "a", runs([100.0]))
     (tmp_path / "empty").mkdir()
-    for bad in ("empty", "missing"):
-        with pytest.raises(UserError):
-            run(good, str(tmp_path / bad))
     failed = records.store(tmp_path / "failed", [records.record("ddp", failed="killed")])
-    with pytest.raises(UserError, match="B: no record"):
-        run(good, str(failed))
-
-
-def test_a_config_with_strange_values_is_refused_and_the_rest_compared(tmp_path, capsys):
-    a, b = runs([100.0, 101.0]), runs([100.0, 101.0, 102.0], day=1)
-    b[2:] = records.edited(b[2:], lambda data: data["config"].update(snapshots=["1", "2"]))
-    assert run(*sets(tmp_path, a, b)) == 0
-    out = capsys.readouterr().out
-    assert "config/snapshots" in out and "n = 2 and 2" in out
-
-
-def test_disturbed_records_have_no_verdict_and_no_regression_is_judged(tmp_path, capsys):
-    a, b = runs(speeds(8, 0.01)), records.loaded(runs(speeds(8, 0.01, 40, seed=1), day=1), 0.41)
-    assert only(diff.compare_sets(a, b)).verdict == "disturbed" and diff.grid(diff.compare_sets(a, b), "images").grey
-    folders = sets(tmp_path, a, b)
-    assert (run(*folders, "5", False), run(*folders, "5", True)) == (0, 3)  # strictly it must be shown to be within
-    said = capsys.readouterr().out
-    assert "disturbed: other processes took 41 % of the CPU" in said and "1 not judged" in said
+    for bad in (tmp_path / "empty", tmp_path / "missing", failed):
+        assert str(bad) in refusal(good, bad)
