@@ -67,8 +67,9 @@ def check_value(f: dataclasses.Field, value) -> None:
         raise UserError(f"{name}={value} is too large: at most {meta['max']}")
     if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
         raise UserError(f"{name}={value} is not a finite number")
-    if isinstance(value, int | float) and abs(value) > (LARGEST if isinstance(value, float) else LARGEST_WHOLE):
-        raise UserError(f"{name}={value} is too large: no record can hold it")
+    most = LARGEST if isinstance(value, float) else LARGEST_WHOLE
+    if isinstance(value, int | float) and abs(value) > most:
+        raise UserError(f"{name}={value} is too large for a record: at most {most}")
     if isinstance(value, str):
         if len(value) > LONGEST:
             raise UserError(f"{name} has {len(value)} characters, but a record holds at most {LONGEST}: shorten it")

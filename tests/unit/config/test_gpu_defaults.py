@@ -7,9 +7,7 @@ from bench.config.command_line import make_command
 from bench.config.modes import MODES
 from bench.config.options import PLAIN, UNSET, RunConfig, from_dict, to_dict
 from bench.config.resolve import resolve
-from bench.report.pooling import label, workload_of
 from bench.studies.programs import in_mode
-from tests import records
 from tests.unit.config.test_options import parse
 
 # Compute capability and memory in GiB, as NVML tells them.
@@ -54,20 +52,17 @@ def test_the_defaults_follow_from_the_gpu_and_are_the_same_for_every_mode(mode, 
     assert f"precision={precision}" in config.label.gpu_defaults and f"batch={batch}" in config.label.gpu_defaults
 
 
-@pytest.mark.parametrize("gpu", GPUS)
-def test_plain_is_what_pytorch_does_by_itself(gpu):
-    config = on(gpu, plain=True)
-    assert chosen(config) == {"precision": "fp32", "per_device_batch": 64} | OFF
-    assert config.plain and config.label.gpu_defaults is None and gpu_defaults.sentence(config) == ""
-
-
-@pytest.mark.parametrize("plain", [False, True])
-def test_nothing_is_chosen_on_a_cpu(plain):
-    """Its records and figures have none of it, and a run on it is plain whether or not that is asked for."""
-    config = resolve(RunConfig(plain=plain), "cpu", 2)
-    assert chosen(config) | {"memory": config.memory} == PLAIN | {"per_device_batch": 32}
-    assert not config.plain and config.label.gpu_defaults is None
-    assert not {"PRECISION", "FUSED", "TORCH_DEFAULTS"} & {word.split("=")[0] for word in make_command(config).split()}
+def test_plain_is_what_pytorch_does_by_itself_and_on_a_cpu_every_run_is():
+    for gpu in GPUS:
+        config = on(gpu, plain=True)
+        assert chosen(config) == {"precision": "fp32", "per_device_batch": 64} | OFF
+        assert config.plain and config.label.gpu_defaults is None and gpu_defaults.sentence(config) == ""
+    for plain in (False, True):
+        config = resolve(RunConfig(plain=plain), "cpu", 2)
+        assert chosen(config) | {"memory": config.memory} == PLAIN | {"per_device_batch": 32}
+        named = {word.split("=")[0] for word in make_command(config).split()}
+        assert not config.plain and not {"PRECISION", "FUSED", "TORCH_DEFAULTS"} & named
+    assert {name: UNSET[name] for name in PLAIN} == {"precision": "fp32", "memory": False} | OFF  # of older records
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -87,11 +82,7 @@ def test_the_other_defaults_suit_what_was_given():
     assert on("H100", model="vgg16").per_device_batch == 64  # not in the table
     assert on("H100", num_devices=4, mode="ddp", share_gpu=True).per_device_batch == 256  # 20 GiB each
     assert on("L4", num_devices=4, mode="ddp", share_gpu=True).per_device_batch == 32
-
-
-def test_data_limit_the_batch():
-    """A step of the batch that would fit is more than the 1437 digits are."""
-    assert on("H100", num_devices=8, data="digits").per_device_batch == 128
+    assert on("H100", num_devices=8, data="digits").per_device_batch == 128  # 8 × 256 are more than the 1437 digits
 
 
 @pytest.mark.parametrize("given", [{"epochs": 2}, {"epochs": 2, "mode": "dp"}, {"tuned": True}])
@@ -107,15 +98,7 @@ def test_what_does_not_go_with_a_scaled_loss_is_computed_in_fp32(mode, given):
     assert config.precision == "fp32" and config.fused is (mode == "ddp")
 
 
-def test_a_person_is_told_what_was_chosen():
-    said = gpu_defaults.sentence(on("H100", fused=False))
-    assert (
-        said
-        == "defaults for this GPU: bf16, channels_last, cudnn_benchmark, batch 256; TORCH_DEFAULTS=1 turns them off"
-    )
-
-
-@pytest.mark.parametrize("given", [{}, {"plain": True}, {"precision": "fp32"}, {"fused": False, "plain": True}])
+@pytest.mark.parametrize("given", [{}, {"precision": "fp32"}, {"fused": False, "plain": True}])
 def test_the_command_of_a_record_repeats_it_on_any_gpu(given):
     """What the GPU has chosen is named: the command means the same on another one."""
     config = on("A100", mode="single", **given)
@@ -123,20 +106,6 @@ def test_the_command_of_a_record_repeats_it_on_any_gpu(given):
     again = resolve(parse(**{name.lower(): value for name, value in words.items()}), "cuda", 16, *GPUS["T4"])
     assert to_dict(again) | {"gpu_defaults": None} == to_dict(config) | {"gpu_defaults": None}
     assert from_dict(to_dict(config)) == config
-
-
-def test_plain_runs_and_others_are_never_put_together():
-    """Neither as one program nor in one panel; and each is the mode as it comes."""
-    options = {"device": "cuda", "precision": "bf16"} | ON
-    default = records.record("ddp", **options)
-    plain = records.record("ddp", device="cuda", plain=True)
-    assert label(to_dict(default.config)) != label(to_dict(plain.config))
-    assert workload_of(default) != workload_of(plain)
-
-
-def test_a_record_of_before_was_plain():
-    """Options that did not exist, or had other defaults, are read as they were."""
-    assert {name: UNSET[name] for name in PLAIN} == {"precision": "fp32", "memory": False} | OFF
 
 
 @pytest.mark.parametrize(

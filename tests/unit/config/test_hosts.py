@@ -39,24 +39,6 @@ def test_hosts_of_a_list_of_a_file_and_of_slurm(tmp_path):
         hosts.written_out("slurm", allocation)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("node1:2,node1:2", "names node1 twice"),
-        ("node1:0", "node1 has 0 devices"),
-        ("node1:two", "no machine with its number"),
-        ("node1,,node2", "an empty name"),
-        ("-oProxyCommand=touch:1", "no machine"),
-        ("no/such/file", "cannot be read"),
-        ("slurm", "no SLURM_JOB_NODELIST"),
-    ],
-)
-def test_hosts_that_cannot_be_read_are_one_line(text, says):
-    with pytest.raises(UserError, match=says) as refused:
-        hosts.written_out(text, {})
-    assert "\n" not in str(refused.value)
-
-
 def test_gpus_of_hosts_are_all_that_the_mode_can_take_of_them():
     assert config_of("--hosts", TWO).num_devices == 4
     assert config_of("--hosts", TWO, "--mode", "single").num_devices == 1
@@ -72,25 +54,6 @@ def test_the_environment_says_what_was_not_given():
     assert (found.hosts, found.remote, found.iface, found.num_devices) == ("n1:1,n2:1", "enter {host}", "eth0", 2)
     assert config_of("--iface", "ib0", **site).iface == "ib0"
     assert config_of(BENCH_REMOTE="enter {host}") == config_of()  # of no use without hosts
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"num_devices": 3, "hosts": TWO}, "GPUS=1, 2, 4"),
-        ({"num_devices": 4, "hosts": TWO, "mode": "dp"}, "GPUS=2 on node1"),
-        ({"num_devices": 4, "hosts": TWO, "launcher": "spawn"}, "use torchrun"),
-        ({"num_devices": 4, "hosts": TWO, "share_gpu": True}, "several machines"),
-        ({"num_devices": 2, "hosts": TWO, "gpu_ids": "0,1"}, "one machine"),
-        ({"num_devices": 4, "hosts": TWO, "dist_url": "tcp://node2:29500"}, "tcp://node1:PORT"),
-        ({"hosts": TWO, "remote": "ssh node1"}, "{host}"),
-        ({"iface": "eth0"}, "needs HOSTS"),
-    ],
-)
-def test_what_does_not_go_together_with_hosts_is_refused(options, says):
-    with pytest.raises(UserError) as refused:
-        RunConfig(**options)
-    assert says in str(refused.value)
 
 
 def test_a_mode_of_one_process_has_the_cores_of_one_machine_and_the_same_global_batch():
