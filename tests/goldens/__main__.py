@@ -1,6 +1,5 @@
-"""``python -m tests.goldens``: draw every golden picture anew."""
+"""``python -m tests.goldens``: draw the golden pictures again."""
 
 from tests import goldens
 
 goldens.renew()
-print(f"drawn: {len(list(goldens.FOLDER.glob('*.svg')))} pictures in {goldens.FOLDER}")

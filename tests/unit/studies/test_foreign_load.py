@@ -55,8 +55,8 @@ def regular(period: float):
 
 
 LOADS = {
-    "a fifth of a run": at_random(0.2), "a run": at_random(1.0), "three runs": at_random(3.0),
-    "ten runs": at_random(10.0), "as regular as the runs": regular(1 + GAP), "as the rounds": regular(2 * (1 + GAP)),
+    "a run": at_random(1.0), "ten runs": at_random(10.0),
+    "as regular as the runs": regular(1 + GAP), "as the rounds": regular(2 * (1 + GAP)),
 }  # fmt: skip
 
 

@@ -24,12 +24,9 @@ SMALL = f"{HERE} WARMUP=2 STEPS=6"
 ASKED = {
     "compare": f"compare GPUS=2 ROUNDS=2 BATCH=8 LR=0.02 BUCKET_CAP_MB=5.0 {SMALL}",
     "compare tuned": f"compare GPUS=2 ROUNDS=2 TUNED=1 OVERLAP=0 {SMALL}",
-    "compare alone": f"compare GPUS=1 ROUNDS=2 TUNED=1 MODEL=resnet34 {SMALL}",
     "compare chosen": f"compare GPUS=2 ROUNDS=2 MODES=ddp,ddp:COMPRESSION=fp16:OVERLAP=1,horovod {SMALL}",
-    "compare modes": f"compare GPUS=2 ROUNDS=2 MODES=single,ddp {SMALL}",
     "replay": f"compare GPUS=2 ROUNDS=2 REPLAY=ddp-barrier {SMALL}",
     "replay of loaders": f"compare GPUS=2 ROUNDS=2 REPLAY=dp-workers BATCH=4 {SMALL}",
-    "replay of batches": f"compare GPUS=2 ROUNDS=2 REPLAY=batch-grows {SMALL}",
     "control": f"compare GPUS=2 ROUNDS=2 REPLAY=nothing CHANNELS_LAST=1 {SMALL}",
     "scaling": f"compare scaling MAX_GPUS=4 ROUNDS=2 BATCH=8 IMAGE_SIZE=32 {SMALL}",
     "breakdown": f"profile GPUS=3 ROUNDS=2 MOMENTUM=0.5 {SMALL}",
@@ -38,7 +35,6 @@ ASKED = {
     "accuracy": f"compare accuracy GPUS=2 SEEDS=3 SEED=40 EPOCHS=2 AUGMENT=0 SCHEDULE=constant {HERE}",
     "unsynced": f"mistake unsynced-init GPUS=3 SEEDS=2 WEIGHT_DECAY=0.1 {HERE}",
     "lab": f"mistake demo NAME=lr-not-scaled SEEDS=2 SEED=7 {SMALL}",
-    "lab of horovod": f"mistake demo NAME=host-sync MODE=horovod SEEDS=2 LR=0.1 {SMALL}",
     "lab of a batch": f"mistake demo NAME=no-reshuffle GPUS=3 BATCH=10 CHANNELS_LAST=1 SEEDS=1 {SMALL}",
     "lab of a hang": f"mistake demo NAME=rank0-collective TIMEOUT=30.0 SEEDS=1 {SMALL}",
 }
@@ -69,11 +65,7 @@ def suite_of(study: str, programs: dict[str, RunConfig], rounds: int):
     """The suite that these programs would leave, as far as its records' options go."""
     made, any_record = [], records.record("single", num_devices=1)
     for number in range(rounds):
-        labels = {
-            "study": study,
-            "suite": f"{study}-1",
-            "round": number,
-        }
+        labels = {"study": study, "suite": f"{study}-1", "round": number}
         files = {"out": "results/runs/suite", "baselines": False}
         for label, config in programs.items():
             config = own_seed(config, number) if STUDIES[study].seeded else config
