@@ -82,7 +82,6 @@ def test_failed_and_profiled_records_are_no_rounds_and_programs_are_in_order():
 
 
 def fact(found, name, rules=NOTHING_VARIES):
-    """One line of the certificate of a suite."""
     return next(f for f in certify(records_of(found), rules).facts if f.name == name)
 
 

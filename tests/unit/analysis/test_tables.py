@@ -29,7 +29,6 @@ def run(mode: str, median_s: float, longest_s: float | None = None, **options) -
 
 
 def shown(draw, *arguments) -> str:
-    """What a person sees in a wide terminal, in one line."""
     console = Console(width=200)
     with console.capture() as capture:
         draw(console, *arguments)
@@ -37,13 +36,11 @@ def shown(draw, *arguments) -> str:
 
 
 def printed(record, baselines) -> str:
-    """What a person sees after a run."""
     return shown(print_run, record, baselines)
 
 
 @pytest.fixture
 def ddp():
-    """A quiet run of 1075 ms per step on four devices."""
     return run("ddp", 1.075, num_devices=4)
 
 
@@ -105,18 +102,6 @@ def test_a_verdict_that_stands_alone_and_not_together_is_told():
     two = {mode: programs[mode] for mode in ("single", "ddp")}
     alone = compare_suite(records.suite("compare", two, rounds=8))
     assert tables.pairs_grid(alone).rows[0][-2:] == ["faster", "yes"] and alone.together() == ""
-
-
-def test_a_log_has_whole_sentences_and_no_blanks_at_the_ends(capsys):
-    """What is printed where the output is no terminal: a sentence can be searched for, a table is not broken."""
-    console = tables.terminal()
-    tables.print_named(console, "note", "word " * 60 + "[bold]end[/]")  # which is no markup
-    tables.print_grid(console, tables.Grid([("name", False), ("n", True)], [["a", "1"], ["longer", "22"]]))
-    console.print("after")
-    out = capsys.readouterr().out
-    assert out.splitlines()[0] == "note: " + "word " * 60 + "[bold]end[/]" and out.splitlines()[-1] == "after"
-    assert all(line == line.rstrip() for line in out.splitlines()) and "\x1b" not in out
-    assert [line.split() for line in out.splitlines()[4:6]] == [["a", "1"], ["longer", "22"]]
 
 
 # --- memory by what it is for -------------------------------------------------------------------------------------

@@ -21,35 +21,29 @@ ON = SEARCHED | {"channels_last": True}
 
 
 def on(gpu: str, **given) -> RunConfig:
-    """A config resolved on GPUs of a kind."""
     return resolve(RunConfig(**given), "cuda", 16, *GPUS[gpu])
 
 
 def chosen(config: RunConfig) -> dict:
-    """What a config has of the options in question."""
     return {name: getattr(config, name) for name in (*PLAIN, "per_device_batch") if name != "memory"}
 
 
-@pytest.mark.parametrize(
-    ("gpu", "precision", "switches", "batch"),
-    [
-        ("GTX 1080", "fp32", SEARCHED, 32),
-        ("V100", "fp16", ON, 128),
-        ("T4", "fp16", ON, 128),
-        ("RTX 2080", "fp16", ON, 64),
-        ("A100", "bf16", ON, 256),
-        ("L4", "bf16", ON, 256),
-        ("H100", "bf16", ON, 256),
-        ("silent", "fp32", SEARCHED, 64),
-    ],
-)
-@pytest.mark.parametrize("mode", MODES)
-def test_the_defaults_follow_from_the_gpu_and_are_the_same_for_every_mode(mode, gpu, precision, switches, batch):
+CHOSEN = {
+    "GTX 1080": ("fp32", SEARCHED, 32), "V100": ("fp16", ON, 128), "T4": ("fp16", ON, 128),
+    "RTX 2080": ("fp16", ON, 64), "A100": ("bf16", ON, 256), "L4": ("bf16", ON, 256), "H100": ("bf16", ON, 256),
+    "silent": ("fp32", SEARCHED, 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", CHOSEN)
+def test_the_defaults_follow_from_the_gpu_and_are_the_same_for_every_mode(gpu):
     """But for fsdp: torch has no fused sgd for what it shards."""
-    config = on(gpu, mode=mode)
-    assert chosen(config) == {"precision": precision, "per_device_batch": batch} | switches | {"fused": mode != "fsdp"}
-    assert on(gpu, mode=mode, optimizer="adamw").fused
-    assert f"precision={precision}" in config.label.gpu_defaults and f"batch={batch}" in config.label.gpu_defaults
+    precision, switches, batch = CHOSEN[gpu]
+    for mode in MODES:
+        config, fused = on(gpu, mode=mode), {"fused": mode != "fsdp"}
+        assert chosen(config) == {"precision": precision, "per_device_batch": batch} | switches | fused
+        assert on(gpu, mode=mode, optimizer="adamw").fused
+        assert f"precision={precision}" in config.label.gpu_defaults and f"batch={batch}" in config.label.gpu_defaults
 
 
 def test_plain_is_what_pytorch_does_by_itself_and_on_a_cpu_every_run_is():
@@ -65,37 +59,24 @@ def test_plain_is_what_pytorch_does_by_itself_and_on_a_cpu_every_run_is():
     assert {name: UNSET[name] for name in PLAIN} == {"precision": "fp32", "memory": False} | OFF  # of older records
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_what_was_given_stays(plain):
-    given = {"precision": "tf32", "channels_last": False, "cudnn_benchmark": False, "fused": False,
-             "per_device_batch": 7}  # fmt: skip
-    config = on("H100", plain=plain, **given)
-    assert chosen(config) == given and config.label.gpu_defaults is None
-    assert chosen(on("H100", plain=plain, precision="fp16"))["precision"] == "fp16"
+def test_what_was_given_stays_and_the_other_defaults_suit_it():
+    given = {"precision": "tf32", "per_device_batch": 7} | OFF
+    for plain in (False, True):
+        config = on("H100", plain=plain, **given)
+        assert chosen(config) == given and config.label.gpu_defaults is None
     assert on("H100", plain=True, fused=True).fused
-
-
-def test_the_other_defaults_suit_what_was_given():
-    assert not on("H100", precision="fp32").channels_last  # no tensor core computes
-    assert on("H100", precision="tf32").channels_last
+    assert not on("H100", precision="fp32").channels_last and on("H100", precision="tf32").channels_last
     assert on("A100", precision="fp32", image_size=448).per_device_batch == 64  # 4 times the pixels, and twice as long
     assert on("H100", model="vgg16").per_device_batch == 64  # not in the table
     assert on("H100", num_devices=4, mode="ddp", share_gpu=True).per_device_batch == 256  # 20 GiB each
     assert on("L4", num_devices=4, mode="ddp", share_gpu=True).per_device_batch == 32
     assert on("H100", num_devices=8, data="digits").per_device_batch == 128  # 8 × 256 are more than the 1437 digits
-
-
-@pytest.mark.parametrize("given", [{"epochs": 2}, {"epochs": 2, "mode": "dp"}, {"tuned": True}])
-def test_a_training_keeps_its_batch_and_a_tuned_run_has_its_own(given):
-    config = on("V100", data="digits", **given)
-    assert config.per_device_batch == (256 if config.tuned else 64)
-    assert "batch" not in config.label.gpu_defaults and config.precision == "fp16"
-
-
-@pytest.mark.parametrize(("mode", "given"), [("ddp", {"compression": "powersgd"}), ("horovod", {"adasum": True})])
-def test_what_does_not_go_with_a_scaled_loss_is_computed_in_fp32(mode, given):
-    config = on("T4", mode=mode, **given)
-    assert config.precision == "fp32" and config.fused is (mode == "ddp")
+    for training in ({"epochs": 2}, {"epochs": 2, "mode": "dp"}, {"tuned": True}):  # has its own batch
+        config = on("V100", data="digits", **training)
+        assert config.per_device_batch == (256 if config.tuned else 64) and "batch" not in config.label.gpu_defaults
+    for mode, given in (("ddp", {"compression": "powersgd"}), ("horovod", {"adasum": True})):  # no scaled loss
+        config = on("T4", mode=mode, **given)
+        assert config.precision == "fp32" and config.fused is (mode == "ddp")
 
 
 @pytest.mark.parametrize("given", [{}, {"precision": "fp32"}, {"fused": False, "plain": True}])

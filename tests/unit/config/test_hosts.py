@@ -18,7 +18,6 @@ TWO = "node1:2,node2:2"
 
 
 def config_of(*words: str, command: str = "run", **environment: str) -> RunConfig:
-    """The config of a command line."""
     found, rest = command_of([*command.split(), *words])
     with mock.patch.dict(os.environ, environment):
         return from_arguments(found.parse(rest))

@@ -23,7 +23,6 @@ OWN = [f for f in FIELDS.values() if not f.metadata["within"]]  # each an option
 
 
 def parse(**options) -> RunConfig:
-    """A config from flags, as the command line makes one."""
     return parse_words(*flags(**options))
 
 
@@ -172,7 +171,6 @@ def test_an_option_that_is_added_has_all_that_follows_from_its_section(monkeypat
 
 
 def test_a_value_is_of_its_options_type():
-    """What a record may hold."""
     assert all(fits(f, value) for f in FIELDS.values() for value in [getattr(RunConfig(), f.name)])
     assert fits(FIELDS["lr"], 1) and not fits(FIELDS["lr"], True) and not fits(FIELDS["lr"], "1")
     assert not fits(FIELDS["num_devices"], 1.0) and not fits(FIELDS["num_devices"], None)

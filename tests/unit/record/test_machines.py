@@ -22,12 +22,10 @@ TWO = ("node1", "node2")
 
 
 def two(network: str | None = LABEL, of_last: dict | None = None, **options):
-    """A run of ddp with one rank on each of two machines."""
     return on_nodes(records.record("ddp", 50.0, **options), *TWO, network=network, of_last=of_last)
 
 
 def other_torch(record) -> dict:
-    """An environment that differs from a record's in torch."""
     return {"versions": record.versions | {"torch": "1.2.3"}}
 
 

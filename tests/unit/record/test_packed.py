@@ -27,7 +27,6 @@ FAILED = "lab-20261121-155655-1ee1/20261121-155705-ddp-2xresnet18-3917"
 
 @pytest.fixture
 def both(tmp_path) -> tuple[Path, Path]:
-    """The same records in folders, and packed."""
     for name in ("folders", "packs"):
         shutil.copytree(OLD, tmp_path / name)
     (tmp_path / "packs" / FAILED / "rank1.log").write_text("".join(f"line {n}\n" for n in range(100)))

@@ -30,12 +30,10 @@ FAILURE = {"rank": 1, "kind": "killed", "message": "rank 1 was killed", "traceba
 
 @pytest.fixture
 def good(real_run):
-    """The content of a record that a real run wrote."""
     return copy.deepcopy(real_run.record)
 
 
 def write(folder, content) -> str:
-    """The content as a file; returns its path."""
     path = folder / "record.json"
     path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     return path

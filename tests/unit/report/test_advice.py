@@ -19,17 +19,14 @@ from tests.validation.pages import manual
 
 
 def compared(name: str = "0001", rounds: int = 3, **speeds) -> list:
-    """The records of a comparison of single, dp, ddp, horovod and the upper bound."""
     return records.suite_records("compare", records.compare_programs(**speeds), rounds=rounds, name=name)
 
 
 def of(found: list, runs=(), network=()):
-    """The facts of the suites among records, of runs and of network records."""
     return facts_of(suites_of(found), list(runs), network)
 
 
 def ways(facts) -> dict:
-    """By their labels."""
     return {way.label: way for way in facts.ways}
 
 

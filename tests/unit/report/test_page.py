@@ -51,7 +51,6 @@ def text(made):
 
 @pytest.fixture
 def without_pictures(monkeypatch):
-    """Pages of words and tables, which are quicker."""
     monkeypatch.setattr(Study, "figures", lambda self, result: {})
 
 

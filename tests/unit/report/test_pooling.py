@@ -25,13 +25,11 @@ NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
 
 
 def suite(name: str, cpu_model: str = "Test(R) Processor 3.0", **common) -> list[Record]:
-    """A comparison of three rounds on a machine with this processor."""
     found = records.suite_records("compare", records.compare_programs(), rounds=3, name=name, **common)
     return records.edited(found, lambda data: data["environment"]["machine"].update(cpu_model=cpu_model))
 
 
 def runs(count: int, first: float = 0.0, **more) -> list[Record]:
-    """So many runs of one program, one second apart."""
     return [records.record("ddp", 100.0 + i, seconds=first + i, **more) for i in range(count)]
 
 
@@ -42,13 +40,11 @@ def second_with(name: str, value) -> list[Record]:
 
 
 def sizes(found: list[Record]) -> list[int]:
-    """How many records each group has."""
     return [group.n for panel in pool.panels_of(found) for group in panel.groups]
 
 
 @pytest.fixture
 def many():
-    """Two CPU machines and a GPU machine."""
     return suite("0001") + suite("0002", "Other Processor") + suite("0003", device="cuda")
 
 
@@ -82,7 +78,6 @@ def test_runs_with_other_numbers_of_threads_are_never_averaged_together():
 
 
 def other_value(field, value):
-    """Another value of an option, of its type."""
     if field.metadata["choices"]:
         return next(choice for choice in field.metadata["choices"] if choice != value)
     kind = base_type(field)

@@ -14,7 +14,6 @@ from bench.analysis import drawing, style
 from bench.analysis import memory_figure as memory
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import Suite, suites_of
-from bench.config.modes import MODES
 from bench.mistakes import MISTAKES
 from bench.record.schema import check
 from bench.studies.breakdown import result as breakdown
@@ -75,7 +74,6 @@ def drawn_x(axes, ringed: bool = False) -> set[float]:
 
 
 def rounded(values) -> set[float]:
-    """To compare with ``drawn_x``."""
     return {round(float(x), 9) for x in values}
 
 
@@ -167,13 +165,6 @@ def test_a_picture_is_the_same_bytes_each_time_or_the_old_one(suites, tmp_path, 
         with pytest.raises(OSError):
             drawing.save(again, tmp_path, "replay")
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
-
-
-def test_modes_differ_in_grey_too():
-    looks = [mode.look for mode in MODES.values()]
-    assert len({look.marker for look in looks}) == len({look.line for look in looks}) == len(looks)
-    phases = [(look.colour, look.hatch) for look in breakdown.PHASES.values()]
-    assert len(set(phases)) == len(phases)
 
 
 def test_speedup_and_efficiency_of_a_known_case():
@@ -273,7 +264,6 @@ def cells_of(figure) -> Counter:
 
 @pytest.mark.parametrize("hole", ["ddp bucket_cap_mb=5 gradient_as_bucket_view=1", None])
 def test_a_sweep_has_a_cell_for_each_setting(hole):
-    """Also for a hole in the grid, and a pair outside of it."""
     pair = {"mode": "ddp", "throughput": 91.0, "overlap": False, "static_graph": True}
     programs = records.knob_programs() | {"ddp overlap=0 static_graph=1": pair}
     suite = records.suite("knobs", {label: each for label, each in programs.items() if label != hole}, rounds=2)

@@ -31,12 +31,10 @@ OF_A_MODE = {"mode", "launcher", "num_devices", "per_device_batch", "dist_url"}
 
 
 def config(device="cpu", cores=2, **options) -> RunConfig:
-    """A resolved config."""
     return resolve(RunConfig(**({"mode": "ddp", "num_devices": 2, "baselines": False} | options)), device, cores)
 
 
 def differing(a: RunConfig, b: RunConfig) -> set[str]:
-    """The options in which two configs differ."""
     return {name for name in FIELDS if getattr(a, name) != getattr(b, name)}
 
 

@@ -57,7 +57,6 @@ def plans_of(line: str) -> dict[str, tuple]:
 
 
 def flag(variable: str) -> str:
-    """GPUS -> --gpus, as the Makefile does it."""
     return "--" + variable.lower().replace("_", "-")
 
 

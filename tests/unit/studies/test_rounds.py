@@ -57,8 +57,6 @@ def made_up(monkeypatch):
 
 
 class Silent:
-    """No progress bar."""
-
     def __init__(self, *_):
         pass
 

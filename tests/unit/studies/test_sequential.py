@@ -49,12 +49,10 @@ class Simulated:
         self.verdicts = [pair.comparison.verdict for pair in self.pairs]
 
     def judge(self, rows):
-        """All pairs, by the interval that the report shows."""
         modes = list(zip(*rows, strict=True))
         return SimpleNamespace(pairs=[self.pair(modes, *ab) for ab in itertools.combinations(range(len(modes)), 2)])
 
     def pair(self, modes, a: int, b: int):
-        """One pair, without the figures that no verdict rests on."""
         _, low, high = stats.interval(modes[a], modes[b], self.level)
         found = SimpleNamespace(low=low, high=high, verdict=stats.verdict(low, high, 0.02))
         return SimpleNamespace(a=str(a), b=str(b), comparison=found)
@@ -69,7 +67,6 @@ def simulate(sd: float, speeds=(1.0, 1.0), noise: str = "normal", **options) -> 
 
 
 def differ(found: list[Simulated]) -> float:
-    """The share of suites in which some pair ended as faster or slower."""
     return sum(any(v in ("faster", "slower") for v in each.verdicts) for each in found) / len(found)
 
 

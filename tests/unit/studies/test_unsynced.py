@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bench import formulas
-from bench.analysis.suite import suites_of
 from bench.errors import UserError
 from bench.studies.unsynced import result as unsynced
 from bench.studies.unsynced.study import MAIN, UNSYNCED
@@ -27,7 +26,6 @@ RULES = {
 
 
 def theory(kind, options: dict, learning_rates: list[float]) -> list[float] | None:
-    """The factors of a rule."""
     decay, momentum = options.get("weight_decay", 0.0), options.get("momentum", 0.0)
     return formulas.replica_distance_factors(
         learning_rates, kind.__name__.lower(), decay, momentum, "nesterov" in options
@@ -80,18 +78,15 @@ def test_the_distance_of_three_replicas_and_imagenets_usual_recipe():
 
 @pytest.fixture(scope="module")
 def suite():
-    """Four seeds of five programs."""
     return records.suite("unsynced", records.unsynced_programs(), rounds=4)
 
 
 @pytest.fixture(scope="module")
 def result(suite):
-    """The same, compared."""
     return UNSYNCED.result(suite)
 
 
 def model(result, label: str, name: str = MAIN) -> unsynced.Model:
-    """One model that a program leaves behind."""
     return next(each for each in result.models if (each.program.label, each.name) == (label, name))
 
 
@@ -106,22 +101,6 @@ def test_every_model_is_compared_with_rank_0_of_the_synchronised_run_of_its_seed
     assert model(result, "ddp unsynced").p == 2 / 2**4  # all four fell: as far out as four seeds can be
     assert model(result, "horovod unsynced").found.verdict == "equivalent within ±1"
     assert [each.name for each in result.models if each.program.label == "dp"] == ["rank 0"]
-
-
-def test_start_and_buffers_are_what_is_studied_and_nothing_else_may_differ(suite):
-    certificate = UNSYNCED.result(suite).certificate
-    assert certificate.fair, certificate.sentence()
-    assert "initial weights" in [fact.name for fact in certificate.inherent]
-
-    def another_start(data):
-        if data["config"]["round"] == 1:
-            data["samples"][0]["initial_weights_sha256"] = "9" * 64
-
-    found = records.suite_records("unsynced", records.unsynced_programs(), rounds=3)
-    (mixed,) = suites_of(records.edited(found, another_start, "dp"))
-    result = UNSYNCED.result(mixed)
-    assert [fact.name for fact in result.certificate.differences] == ["initial weights"]
-    assert any("(unfair)" in cell for row in UNSYNCED.summary(result)[0].rows for cell in row if row[0] == "dp")
 
 
 def test_the_distances_are_compared_with_the_theory(result):

@@ -53,28 +53,25 @@ def test_the_computation_takes_as_long_as_the_upper_bounds(tmp_path):
     assert least < ddp["predicted_s"] < least + 0.4 and ddp["off"] == ddp["predicted_s"] / ddp["measured_s"] - 1
 
 
-def test_real_steps_stand_in_the_file_the_table_and_the_picture_and_stay_there(tmp_path, capsys):
+def test_real_steps_stand_in_the_file_and_the_picture_and_stay_there(tmp_path):
     folder = checked(tmp_path / "check")
     words = [folder, "--only-judge"]
     assert main([*words, f"--measured={runs(tmp_path / 'runs')}"]) == 0
-    said = capsys.readouterr().out
-    assert "measured, s" in said and "2 programs of real trainings between namespaces" in said
     before = result.read(tmp_path / "check")
     assert main(words) == 0
     assert result.read(tmp_path / "check") == before and len(before["measured"]) == 2
-    assert "measured, between namespaces (2)" in text_of(figure.draw(before))
+    assert "namespaces (2)" in text_of(figure.draw(before))
 
 
-@pytest.mark.parametrize(("options", "why"), [
-    ({"label": None}, "not between namespaces with limited links"),
-    ({"programs": {"ddp": 40.0, "horovod": 40.0}}, "without the upper bound"),
-    ({"model": "mobilenet_v2"}, "no profile of mobilenet_v2"),
-    ({"model": "resnet50"}, "MODEL=resnet50, and resnet18 in the profile"),
-    ({"precision": "bf16"}, "PRECISION=bf16, and fp32 in the profile"),
+@pytest.mark.parametrize(("options", "named"), [
+    ({"label": None}, "namespaces"),
+    ({"programs": {"ddp": 40.0, "horovod": 40.0}}, "upper bound"),
+    ({"model": "mobilenet_v2"}, "mobilenet_v2"),
+    ({"model": "resnet50"}, "MODEL=resnet50"),
+    ({"precision": "bf16"}, "PRECISION=bf16"),
 ])  # fmt: skip
-def test_runs_that_belong_to_no_profile_are_refused_in_one_line(options, why, tmp_path, capsys):
+def test_runs_that_belong_to_no_profile_are_refused_in_one_line(options, named, tmp_path, capsys):
     folder = checked(tmp_path / "check")
     code = main([folder, "--only-judge", f"--measured={runs(tmp_path / 'runs', **options)}"])
     error = capsys.readouterr().err
-    assert code == 2 and error.count("\n") == 1 and "no comparison between namespaces" in error
-    assert why in error
+    assert code == 2 and error.count("\n") == 1 and named in error
