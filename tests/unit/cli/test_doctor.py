@@ -56,12 +56,6 @@ def test_copies_from_one_gpu_to_the_next_are_tried(tmp_path, monkeypatch, copies
     assert all(re.search(words, sentence) and "\n" not in sentence for sentence in found), found
 
 
-@pytest.mark.parametrize(("gpus", "torch"), [(1, {"gpus": 1}), (2, {"gpus": 0}), (2, None)])
-def test_nothing_is_copied_where_torch_has_not_two_gpus(monkeypatch, gpus, torch):
-    monkeypatch.setattr(doctor, "ask", None)
-    assert doctor.peer_problems([object()] * gpus, torch) == []
-
-
 LINKS = """
 import json; from bench.cli.actions import doctor; from bench.measure.environment import collect_machine
 print(json.dumps(doctor.link_lines(collect_machine()["gpu_links"])))
