@@ -98,6 +98,7 @@ lint: $(READY)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -c "from importlinter.cli import lint_imports_command as lint; lint()"
+	@$(PY) -m tests.lint
 
 clean:
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache

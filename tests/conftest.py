@@ -1,5 +1,4 @@
-"""What all tests share: the made-up NVML driver, a local S3 server, programs that begin with torch, a small
-disk, and one real record."""
+"""What all tests share: a stub of NVML, a local S3 server, programs that begin with torch, a small disk, a record."""
 
 import compileall
 import gc
@@ -24,17 +23,6 @@ sys.modules.setdefault(ADDRESSES, None)
 pytest_plugins = ["tests.stubs.nvml", "tests.s3", "tests.forked_programs", "tests.cluster"]
 
 
-# The files of minutes. One worker runs a file, so they begin first, and the end is of short ones; those that wait for
-# most of their time stand between those that compute.
-LONG = (
-    "notebooks/test_run_0_to_6.py", "multiprocess/test_several_machines.py", "notebooks/test_run_7_to_13.py",
-    "notebooks/test_run_14_to_21.py",
-    "multiprocess/test_joined.py", "exercises/test_grade.py", "multiprocess/test_stopped.py",
-    "multiprocess/test_faults.py", "multiprocess/test_hangs.py", "multiprocess/test_training.py",
-    "multiprocess/test_network.py",
-)  # fmt: skip
-
-
 # Of a job in the background, and under nohup: children inherit it.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
@@ -51,25 +39,31 @@ def pytest_configure(config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """The tests' modules import a million objects that stay: nobody looks for garbage among them, now or later."""
+    """The tests' modules import a million objects that stay: they are no garbage."""
     gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
+    found = yield
+    gc.freeze()
+    gc.enable()
+    return found
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """The long files first, in the order of LONG."""
-    place = {runs.ROOT / "tests" / name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path, len(LONG)))
+    """Folders of long files first: one worker runs a file, and the end should be of short ones."""
+    first = [runs.ROOT / "tests" / name for name in ("notebooks", "multiprocess", "exercises")]
+    items.sort(key=lambda item: next((n for n, folder in enumerate(first) if folder in item.path.parents), len(first)))
 
 
 @pytest.hookimpl(optionalhook=True)  # also without pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Two processes more than there are cores, for tests also wait; four at the most."""
     return min(4, usable_cores() + 2)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """A parametrized function is one test with several items."""
+    reports = [each for several in terminalreporter.stats.values() for each in several if hasattr(each, "when")]
+    items = {report.nodeid for report in reports}
+    terminalreporter.write_line(f"{len(items)} items of {len({each.split('[')[0] for each in items})} test functions")
 
 
 @pytest.fixture(scope="session")
@@ -90,11 +84,8 @@ def small_disk(tmp_path):
         folder.mkdir()
         options = f"size={pages * 4}k"
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        if (
-            shutil.which("mount") is None
-            or os.geteuid() != 0
-            or subprocess.run(command, capture_output=True).returncode
-        ):
+        may = shutil.which("mount") and os.geteuid() == 0
+        if not may or subprocess.run(command, capture_output=True).returncode:
             pytest.skip("a full disk needs the right to mount a small one: run as root, outside a sandbox")
         mounted.append(folder)
         return folder

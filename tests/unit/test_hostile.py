@@ -1,11 +1,15 @@
-"""What a clumsy or hostile hand can give: it is refused in one line, or does nothing. With processes: multiprocess."""
+"""Hostile and clumsy input to every command: it is refused in a line, in time, and nothing is lost or left running. In
+this process, so nothing here starts ranks; tests/unit/fuzz makes up more input."""
 
 import io
 import json
 import os
+import shlex
+import signal
 import struct
 import zlib
 
+import psutil
 import pytest
 import torch
 from PIL import Image
@@ -14,10 +18,9 @@ from bench import __main__ as cli
 from bench.config.command_line import make_command
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
-from bench.course.exercises.grade import cells_of
+from bench.course.exercises import grade
 from bench.errors import UserError
 from bench.files import written_whole
-from bench.measure.environment import relevant_variables
 from bench.record.privacy import without_names, without_paths
 from bench.record.read import load
 from bench.record.schema import BadRecord
@@ -29,66 +32,231 @@ from bench.workload.images import decode
 from tests import records
 from tests.runs import bench
 
+LIMIT_S = 60  # each takes a fraction of a second on an idle machine
+ODD = "\x1b]0;owned\x07a\nb\udcff"  # sets a terminal's title, has two lines, is not UTF-8
+NO_FILES = ("./pipe", "./zero", "./loop", "./folder", "./gone", "./binary", "./empty", "./deep")
+
+# What a command reads as a file: {} is one of NO_FILES.
+READERS = (
+    "run --gpus 2 --device cpu --hosts {}",
+    "infer images --resume {} --device cpu",
+    "install imagenet --out out --train {}",
+    "install imagenet --out out --val tar --labels {}",
+    "predict step {} --devices 2 --link 1gbit,10us",
+    "cluster emulate --compute {} --device cpu",
+    "mistake check {}",
+    "diff {} folder",
+    "predict mode --records {} --device cpu",
+    "status {} --once 1",
+    "course grade {}",
+    "course release --sets {}",
+    "report {}",
+)
+# What a folder of records may hold as a record.json.
+RECORDS = {
+    "pipe": os.mkfifo,
+    "zero": lambda path: path.symlink_to("/dev/zero"),
+    "loop": lambda path: path.symlink_to(path),
+    "folder": os.mkdir,
+    "list": "[[]]",
+    "brackets": "[" * 100_000,
+    "digits": '{"schema_version": 7, "x": ' + "9" * 5_000 + "}",
+    "version": '{"schema_version": {}, "kind": []}',
+    "binary": b"\xff\xfe\0{}",
+}
+OF_RECORDS = (
+    "report", "report --format=md", "report --format=plots", "report --by=machine", "report --by=student",
+    "mistake check", "predict mode --device cpu --records", "diff records",
+)  # fmt: skip
+NAMED = (
+    "report", "report --format", "report --by", "report --by=machine", "report --format=plots", "mistake check",
+    "mistake show", "status", "diff folder", "course grade", "install workload", "predict step", "help",
+    "site slides --name", "notebooks --name", "course release --name", "course export --platform",
+    "course check --sets", "time --cmd", "time --label", "time --limit", "cluster --link", "network --backends",
+    "network --sizes", "doctor gpu --part", "doctor gpu --budget", "predict memory --memory-gib",
+    "install horovod --jobs", "infer images --resume", "install imagenet --out out --train", "verify --modes",
+    "compare --modes", "predict mode --link", "cluster emulate --link", "mistake", "predict", "course", "install",
+    "",
+)  # fmt: skip
+# Where nothing can be written: below a file.
+WRITERS = (
+    "run --mode single --device cpu --out binary/x",
+    "time --out binary/x -- true",
+    "report records --by=machine --out binary/x",
+    "report records --out binary/x.csv",
+    "report records --format=csv --out folder",
+    "report records --out binary/x.html",
+    "report records --out folder",
+    "infer images --resume binary --out binary/x.csv",
+    "install workload binary/x.py",
+    "install workload folder",
+    "install imagenet --train tar --out binary/x",
+    "predict step records --devices 2 --link 1gbit,10us --out binary/x",
+    "course export --platform gradescope --sets binary --out binary/x",
+)
+WITHOUT_EFFECT = (
+    "--schedule constant:3", "--schedule cosine:3:0.5", "--allow-pickle 1",
+    "--pretrained torchvision --allow-pickle 1", "--optimizer adam --momentum 0.5", "--data digits --decode auto",
+    "--data synthetic --decode cuda",
+)  # fmt: skip
+
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "record.json"
+def place(tmp_path, monkeypatch):
+    """The working folder: with regular files, and with things that are not."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    os.symlink("/dev/zero", "zero")
+    os.symlink("loop", "loop")
+    for name in ("folder", "images", "records"):
+        os.mkdir(name)
+    fill(tmp_path / "binary", b"\0\xff\xfe\x1b]0;owned\x07\n" * 9)
+    fill(tmp_path / "empty", "")
+    fill(tmp_path / "deep", "[" * 100_000)
+    fill(tmp_path / "tar", bytes(10_240))
+    (tmp_path / "images" / "a.png").write_bytes(b"x")
+    return tmp_path
 
 
-def good() -> dict:
-    """The content of a record."""
-    return records.record().data
+def fill(path, content) -> None:
+    """content: bytes, text, or a function that makes the file."""
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
-def test_a_figure_that_is_no_number(path, number):
-    content = json.dumps(good()).replace('"threads_total": ', f'"x": {number}, "threads_total": ')
-    path.write_text(content)
-    with pytest.raises(BadRecord, match="not a number"):
+def files_below(folder) -> dict:
+    found = {}
+    for path in folder.rglob("*"):
+        regular = path.is_file() and not path.is_symlink()
+        found[path] = path.read_bytes() if regular else os.readlink(path) if path.is_symlink() else path.lstat().st_mode
+    return found
+
+
+@pytest.fixture
+def refused(place, capsys):
+    """``refused(words, most_lines, codes)``: runs a command and checks what holds for all of them. Returns stderr."""
+
+    def run(words, most_lines=100, codes=(1, 2)) -> str:
+        before, children = files_below(place), psutil.Process().children(recursive=True)
+        handler = signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"{words}: longer than {LIMIT_S} s"))
+        signal.alarm(LIMIT_S)
+        try:
+            code = cli.main([*words])
+        except SystemExit as left:
+            code = left.code
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, handler)
+        said = capsys.readouterr()
+        assert code in codes and (said.err + said.out).strip(), (words, code, said)
+        assert "Traceback" not in said.err and said.err.count("\n") <= most_lines, (words, said.err)
+        assert all(line.isprintable() for line in (said.err + said.out).splitlines()), (words, said)
+        after = files_below(place)
+        assert {path: after.get(path) for path in before} == before, words
+        assert psutil.Process().children(recursive=True) == children, words
+        return said.err
+
+    return run
+
+
+@pytest.mark.parametrize("line", READERS)
+def test_a_file_of_another_kind(line, refused):
+    for name in NO_FILES:
+        refused(shlex.split(line.format(name)), most_lines=3)
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_a_record_that_is_none(kind, place, refused):
+    folder = place / "records" / "ada" / "run"
+    folder.mkdir(parents=True)
+    fill(folder / "record.json", RECORDS[kind])
+    for line in OF_RECORDS:
+        refused([*shlex.split(line), "records"])
+
+
+def test_a_name_that_no_terminal_should_see(refused):
+    for words in NAMED:
+        refused([*words.split(), ODD])
+
+
+@pytest.mark.parametrize("line", WRITERS)
+def test_a_place_where_nothing_can_be_written(line, place, refused):
+    refused(shlex.split(line))
+    assert not (place / "binary").is_dir()
+
+
+def test_an_option_that_would_change_nothing(refused):
+    for words in WITHOUT_EFFECT:
+        refused(["run", "--device", "cpu", "--mode", "single", *shlex.split(words)], most_lines=1, codes=(2,))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [b"", b"\x01" * 88, b"\xff" * 88, b"x" * 9_999, os.mkfifo],
+    ids=["empty", "ones", "all ones", "long", "pipe"],
+)
+def test_a_run_to_be_watched_that_is_none(status, place, refused):
+    fill(place / "folder" / ".rank0.status", status)
+    for config in ("{}", "null", "[]", '{"model": 7}', '{"data": []}', "[" * 100_000, b"\xff"):
+        fill(place / "folder" / "config.json", config)
+        refused(["status", "folder", "--once", "1"], codes=(2,))
+
+
+@pytest.mark.parametrize("content", [os.mkfifo, os.mkdir])
+def test_a_notebook_that_is_no_file(content, place):
+    """As `bench course grade` looks for it; its content is hostile in tests/exercises."""
+    path = place / "folder" / "ada" / "00_sample.ipynb"
+    path.parent.mkdir()
+    fill(path, content)
+    with pytest.raises(grade.Unreadable):
+        for found in grade.find(place / "folder", ["00_sample"])[0]:
+            grade.cells_of(found.path)
+
+
+@pytest.mark.parametrize("name", ['a"""b.py', "\\N{x}.py", "a'b.py", "{x}%s.py", "\\u12.py", "tab\tand\x1b.py"])
+def test_a_workload_of_ones_own_runs_whatever_it_is_called(name, place, refused):
+    refused(["install", "workload", name], codes=(0,))
+    compile((place / name).read_text(), name, "exec")
+
+
+# --- Records --------------------------------------------------------------------------------------------------------
+
+
+def test_characters_of_a_record(tmp_path):
+    """Whole ones are kept; none controls a terminal."""
+    path = tmp_path / "record.json"
+    content = records.record().data | {"command": "make \x1b[2J\x07 \\u001b\ttab \ud83d\ude00"}
+    path.write_text(json.dumps(content, ensure_ascii=True))
+    assert load(path).data["command"] == "make \ufffd[2J\ufffd \\u001b\ttab 😀"
+    path.write_text(json.dumps(content | {"command": "half a character: \ud83d"}))
+    with pytest.raises(BadRecord):
         load(path)
+    for number in ("NaN", "Infinity", "-Infinity"):
+        path.write_text(json.dumps(content).replace('"threads_total": ', f'"x": {number}, "threads_total": '))
+        with pytest.raises(BadRecord):
+            load(path)
 
 
-def test_what_is_no_plain_file(path, tmp_path):
-    os.mkfifo(path)
-    endless = tmp_path / "endless.json"
-    endless.symlink_to("/dev/zero")
-    for each in (path, endless):
-        with pytest.raises(BadRecord, match="not a regular file"):
-            load(each)
+def test_a_cell_of_a_table_is_no_formula(tmp_path):
+    found = records.record()
+    found.data["config"]["program"] = "=HYPERLINK(1)"
+    export.write_table([Record(found.data, "")], tmp_path / "t.csv")
+    assert ",'=HYPERLINK(1)," in (tmp_path / "t.csv").read_text()
 
 
-def test_what_is_no_plain_file_is_not_replaced(tmp_path):
-    """As root a device would be, for every process of the machine."""
+def test_a_device_is_not_replaced_by_a_file(tmp_path):
+    """As root it would be, for every process of the machine."""
     os.mkfifo(pipe := tmp_path / "pipe")
     (device := tmp_path / "device").symlink_to("/dev/zero")
     for each in (pipe, device, "/dev/null", "/dev/no-device-here"):
-        with pytest.raises(OSError, match="no plain file"), written_whole(each) as temporary:
+        with pytest.raises(OSError), written_whole(each) as temporary:
             temporary.touch()
     assert not pipe.is_file() and device.is_symlink() and len(list(tmp_path.iterdir())) == 2
 
 
-def test_half_a_character_is_refused_and_whole_ones_are_kept(path):
-    path.write_text(json.dumps(good() | {"command": "make bench \ud83d\ude00"}, ensure_ascii=True))
-    assert load(path).data["command"] == "make bench 😀"
-    path.write_text(json.dumps(good() | {"command": "make bench \ud83d"}))
-    with pytest.raises(BadRecord):
-        load(path)
-
-
-def test_no_control_character_of_a_record_gets_to_a_terminal(path):
-    path.write_text(json.dumps(good() | {"command": "make \x1b[2J\x07 \\u001b\ttab"}))
-    assert load(path).data["command"] == "make \ufffd[2J\ufffd \\u001b\ttab"
-
-
-def test_nor_one_of_an_error(capsys):
-    assert cli.main(["run", "--mode", "\x1b[31mred\x07"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.rstrip("\n").isprintable()
-
-
-def test_output_that_is_not_utf_8():
-    result = bench("run", "--help", env={"PYTHONIOENCODING": "ascii"})
-    assert (result.code, result.stderr) == (0, "")
+# --- Images and weights ---------------------------------------------------------------------------------------------
 
 
 def bomb(width: int, height: int, rows: int | None = None, text: bytes = b"") -> bytes:
@@ -113,47 +281,50 @@ def animation(frames: int) -> bytes:
     return content.getvalue()
 
 
-@pytest.mark.parametrize(("data", "why"), [
-    (bomb(20_000, 6_000, rows=1), "20000 × 6000 pixels"),
-    (bomb(20_000, 20_000, rows=1), "more than 179 million pixels"),
-    (bomb(2**31 - 1, 2**31 - 1, rows=0), r"\w"),
-    (bomb(10_001, 10_000, rows=1, text=bytes(2**21)), r"\w"),  # a header that PIL gives up
-    (bomb(1, 3_000_000, rows=1), "no side may be more than 200 times the other"),  # enlarged for its short side
-    (animation(3), "an animation"),
-    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n", "no type of image"),  # PIL runs Ghostscript
+@pytest.mark.parametrize(("data", "number"), [
+    (bomb(20_000, 6_000, rows=1), "6000"),
+    (bomb(20_000, 20_000, rows=1), "179"),
+    (bomb(2**31 - 1, 2**31 - 1, rows=0), ""),
+    (bomb(10_001, 10_000, rows=1, text=bytes(2**21)), ""),  # a header that PIL gives up
+    (bomb(1, 3_000_000, rows=1), "200"),  # enlarged for its short side
+    (animation(3), ""),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n", ""),  # PIL runs Ghostscript
 ], ids=["120 M", "400 M", "2^62", "text", "narrow", "GIF", "EPS"])  # fmt: skip
-def test_a_small_file_that_is_large_in_memory(data, why, monkeypatch):
-    """It is refused by its header."""
+def test_a_small_file_that_is_large_in_memory_is_refused_by_its_header(data, number, monkeypatch):
     monkeypatch.setattr(decode.torchvision.io, "decode_image", lambda *_: pytest.fail("decoded"))
-    with decode.quiet(), pytest.raises(decode.Unreadable, match=why):
+    with decode.quiet(), pytest.raises(decode.Unreadable, match=number):
         decode.decode(data)
 
 
-def test_an_image_that_is_none_of_these():
-    with decode.quiet():
-        assert decode.decode(bomb(40, 30)).shape == (3, 30, 40) and decode.decode(bomb(2_000, 10)).shape == (
-            3,
-            10,
-            2_000,
-        )
+CYCLIC = {}
+CYCLIC["model"] = CYCLIC
+
+
+@pytest.mark.parametrize("content", [
+    {0: torch.ones(2)}, CYCLIC, *({"w": tensor} for tensor in (
+        torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta"), torch.ones(2, dtype=torch.complex64),
+        torch.tensor([1.0, float("nan")]),
+    )),
+], ids=["keys that are numbers", "in itself", "sparse", "meta", "complex", "NaN"])  # fmt: skip
+def test_weights_that_are_none(content, tmp_path):
+    with pytest.raises(UserError):
+        weights.weights_in(content, tmp_path / "w.pt")
+
+
+# --- Text -----------------------------------------------------------------------------------------------------------
+
+
+def test_output_that_is_not_utf_8():
+    result = bench("run", "--help", env={"PYTHONIOENCODING": "ascii"})
+    assert (result.code, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("url", ["s3://KEY:abc/SECRET+x@bucket/r", "s3://KEY:SECRET@bucket"])
-def test_a_secret_in_an_address_is_refused_and_not_said(url):
+def test_a_secret_in_an_address_is_refused_and_not_repeated(url):
     with pytest.raises(UserError) as caught:
         Remote(url, 5)
     assert "SECRET" not in str(caught.value).replace("AWS_SECRET_ACCESS_KEY", "")
     assert "SECRET" not in make_command(without_names(resolve(RunConfig(copy_to=url), "cpu", 2)))
-
-
-def test_variables_name_no_owner():
-    found = relevant_variables({
-        "OMP_CRED": "x", "NCCL_COMM_ID": "10.1.2.3:4", "NCCL_SOCKET_IFNAME": "eth0", "TORCH_HOME": "/home/jane/torch",
-        "LD_PRELOAD": "/home/jane/lib/libtcmalloc.so:/opt/b.so", "CUDA_VISIBLE_DEVICES": "0,1",
-        "HOROVOD_X": "fe80::1:2", "MKL_URL": "http://jane@host/",
-    })  # fmt: skip
-    assert found == {"CUDA_VISIBLE_DEVICES": "0,1", "LD_PRELOAD": "libtcmalloc.so:b.so", "NCCL_SOCKET_IFNAME": "eth0",
-                     "TORCH_HOME": "torch"}  # fmt: skip
 
 
 def test_a_failure_names_no_owner():
@@ -164,49 +335,3 @@ def test_a_failure_names_no_owner():
 def test_a_command_can_be_pasted_into_a_shell():
     config = resolve(RunConfig(mode="single", data="imagefolder:/a b/$(touch x);c"), "cpu", 2)
     assert "DATA='imagefolder:/a b/$(touch x);c'" in make_command(config)
-
-
-def test_a_cell_of_a_table_is_no_formula(tmp_path):
-    found = records.record()
-    found.data["config"]["program"] = "=HYPERLINK(1)"
-    export.write_table([Record(found.data, "")], tmp_path / "t.csv")
-    assert ",'=HYPERLINK(1)," in (tmp_path / "t.csv").read_text()
-
-
-def cyclic() -> dict:
-    content = {}
-    content["model"] = content
-    return content
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {0: torch.ones(2)},
-        cyclic(),
-        {"w": torch.ones(2, 2).to_sparse()},
-        {"w": torch.ones(2, device="meta")},
-        {"w": torch.ones(2, dtype=torch.complex64)},
-        {"w": torch.tensor([1.0, float("nan")])},
-    ],
-    ids=["keys that are numbers", "in itself", "sparse", "meta", "complex", "NaN"],
-)
-def test_weights_that_are_none_are_one_line(content, tmp_path):
-    with pytest.raises(UserError) as caught:
-        weights.weights_in(content, tmp_path / "w.pt")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "options", [{"threads": 100_000}, {"out": ""}, {"warmup_steps": 2**40}, {"timed_steps": 2**31}], ids=str
-)
-def test_numbers_out_of_bounds(options):
-    with pytest.raises(UserError):
-        resolve(RunConfig(**options), "cpu", 2)
-
-
-def test_half_a_character_in_a_notebook(tmp_path):
-    path = tmp_path / "00_sample.ipynb"
-    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": "x = '\ud800'", "id": "a", "metadata": {}}]}))
-    (cell,) = cells_of(path)
-    cell["source"].encode()

@@ -1,5 +1,4 @@
-"""A rank: its number, and the order in which the timed steps are begun and ended, on a device that is made up: busy
-until asked."""
+"""A rank: its number, what bounds its timed steps, its hooks."""
 
 import gc
 import json
@@ -22,8 +21,7 @@ from tests.runs import ROOT
 
 
 class Device:
-    """A GPU with steps in its queue, as clock, memory, mode and load see it. calls: what was asked of it, and whether
-    it was busy then."""
+    """Stands in for a GPU: its clock, memory, mode and load. calls: what was called, and whether it was busy then."""
 
     def __init__(self):
         self.busy, self.calls, self.data_wait_s = True, [], [0.1]
@@ -66,78 +64,50 @@ def device(monkeypatch):
     return device
 
 
-def timing_of(device: Device) -> measuring.Timing:
+def test_the_timed_steps_are_bounded_by_an_idle_device(device):
+    """Energy and wall clock begin when the untimed steps are done, and end before anything is read."""
     observer = SimpleNamespace(timing_starts=lambda: None)
-    return measuring.Timing(SimpleNamespace(clock=device, mode=device), device, {}, observer)
-
-
-def test_energy_and_wall_clock_begin_when_the_untimed_steps_are_done(device):
-    timing = timing_of(device)
+    timing = measuring.Timing(SimpleNamespace(clock=device, mode=device), device, {}, observer)
     timing.begin()
-    assert timing.load is device
     assert device.calls == [
         ("mark timed", "idle"), ("barrier", "idle"), ("load begins", "busy"), ("first event", "idle"),
         ("moment", "idle"),
     ]  # fmt: skip
-    assert timing.moments == {"first_timed_step": 7.0}
-
-
-def test_the_wall_clock_ends_with_the_last_step_and_before_anything_is_read(device):
-    timing = timing_of(device)
-    timing.load = device
+    device.busy, device.calls = True, []
     times = timing.end()
     assert device.calls == [("moment", "idle"), ("load ends", "idle"), ("mark end", "idle"), ("times are read", "idle")]
-    assert timing.moments == {"last_timed_step": 7.0}
+    assert timing.moments == {"first_timed_step": 7.0, "last_timed_step": 7.0}
     assert times == {
         "step_time_s": [1.0], "data_wait_s": [0.1], "phase_time_s": {"forward": [0.4]},
         "load": {"wall_s": 2.0, "local_rank": 1},
     }  # fmt: skip
 
 
-def errors_of(run_dir, **variables) -> list[str]:
-    """The reports that a worker leaves whose launcher gave it these variables, and no config that can be read."""
-    (run_dir / "config.json").write_text(json.dumps({"colour": "red"}))
+@pytest.mark.parametrize(("variables", "left"), [
+    ({"RANK": "1"}, [".rank1.error.json"]),
+    ({"RANK": "3", "BENCH_RANK_IN": "HOROVOD_RANK", "HOROVOD_RANK": "1"}, [".rank1.error.json"]),
+    ({"RANK": "3", "BENCH_RANK_IN": "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK": "1"}, [".rank1.error.json"]),
+    ({"RANK": "0", "BENCH_RANK_IN": "HOROVOD_RANK"}, []),
+])  # fmt: skip
+def test_a_rank_gets_its_number_only_from_its_own_launcher(variables, left, tmp_path):
+    """A worker whose config cannot be read reports that under its number; without one it takes nobody's place."""
+    (tmp_path / "config.json").write_text(json.dumps({"colour": "red"}))
     usual = {name: value for name, value in os.environ.items() if not name.endswith("RANK")}
-    argv = [sys.executable, "-m", "bench.worker", str(run_dir)]
+    argv = [sys.executable, "-m", "bench.worker", str(tmp_path)]
     assert subprocess.run(argv, cwd=ROOT, env=usual | variables, capture_output=True).returncode != 0
-    return sorted(path.name for path in run_dir.glob(".rank*.error.json"))
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"RANK": "1"},
-        {"RANK": "3", "BENCH_RANK_IN": "HOROVOD_RANK", "HOROVOD_RANK": "1", "OMPI_COMM_WORLD_RANK": "5"},
-        {"RANK": "3", "BENCH_RANK_IN": "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK": "5", "OMPI_COMM_WORLD_RANK": "1"},
-    ],
-)
-def test_a_rank_has_its_number_from_its_own_launcher_alone(variables, tmp_path):
-    assert errors_of(tmp_path, **variables) == [".rank1.error.json"]
-
-
-def test_a_process_without_a_rank_takes_the_place_of_none(tmp_path):
-    assert errors_of(tmp_path, BENCH_RANK_IN="HOROVOD_RANK", RANK="0") == []
-
-
-class Enough(Exception):
-    """What ends an attempt here, before it joins the others."""
+    assert sorted(path.name for path in tmp_path.glob(".rank*.error.json")) == left
 
 
 def test_an_elastic_attempt_frees_what_the_one_before_it_has_frozen(monkeypatch, tmp_path):
-    def join(*_):
-        raise Enough
-
     class Trainer:
         def __init__(self):
             self.hooks = [self]  # a cycle
 
-    trainer = Trainer()
-    left = weakref.ref(trainer)
-    del trainer
+    left = weakref.ref(Trainer())
     gc.freeze()
-    monkeypatch.setattr(build, "join", join)
+    monkeypatch.setattr(build, "join", lambda *_: 1 / 0)  # ends the attempt before it joins the others
     try:
-        with pytest.raises(Enough):
+        with pytest.raises(ZeroDivisionError):
             task.train(RunConfig(), tmp_path, SimpleNamespace(phase=lambda name: None), kept=object())
     finally:
         gc.freeze()  # as it was for the other tests
@@ -145,12 +115,16 @@ def test_an_elastic_attempt_frees_what_the_one_before_it_has_frozen(monkeypatch,
     assert left() is None
 
 
+def harness(folder, **options) -> Harness:
+    options = {"mode": "single", "data": "synthetic", "image_size": 16, **options}
+    return Harness(resolve(RunConfig(**options), "cpu", 2), folder, pairs=1)
+
+
 def test_the_compiler_gets_its_mode(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **how: asked.append(how))
     for mode in (None, "max-autotune"):
-        options = {"mode": "single", "data": "synthetic", "image_size": 16, "compile": True, "compile_mode": mode}
-        Harness(resolve(RunConfig(**options), "cpu", 2), tmp_path, pairs=1)
+        harness(tmp_path, compile=True, compile_mode=mode)
     assert asked == [{"mode": None}, {"mode": "max-autotune"}]
 
 
@@ -168,8 +142,7 @@ class Noting(Hook):
 
 
 def test_hooks_are_called_at_their_places(tmp_path):
-    options = {"mode": "single", "data": "synthetic", "image_size": 16}
-    built = Harness(resolve(RunConfig(**options), "cpu", 2), tmp_path, pairs=1)
+    built = harness(tmp_path)
     assert built.trainer.hooks == []  # in a plain run
     with built.trainer.hooked(hook := Noting()):
         built.train(1)
