@@ -98,7 +98,7 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
     """A short comparison and a profile of one device: their folder, and the largest batches as fields of ``Facts``."""
     refuse(asked, "mode")
     if asked.num_devices == 1 and (args.modes or args.rounds):
-        raise UserError("MODES and ROUNDS apply to comparisons, which need GPUS=2 or more")
+        raise UserError("GPUS=1: MODES and ROUNDS apply to comparisons, which need GPUS=2 or more")
     if asked.num_devices > 1:
         (plan,) = COMPARE.plans(console, asked, Flags(modes=args.modes))
         config = max(plan.programs.values(), key=lambda each: each.num_devices)
