@@ -23,7 +23,7 @@ OF_MAKE = (
     Command("clean", DEVELOP, "remove caches and build outputs; keeps .venv and results"),
 )  # fmt: skip
 
-# Other names that stay: what they run. Not listed, not counted.
+# Aliases: the command that each one runs. Not listed in the help.
 ALIASES = {
     "bench": "run",
     "unsynced-init": "mistake unsynced-init",
@@ -65,5 +65,5 @@ GONE = {
 
 
 def every() -> list[Command]:
-    """All commands that run something, a command's parts after it."""
+    """All commands that run something, each followed by its subcommands."""
     return [part for command in COMMANDS.values() for part in (command, *command.parts.values()) if part.run]

@@ -1,4 +1,4 @@
-"""What a command is, and how its arguments are read."""
+"""Commands, and how their arguments are parsed."""
 
 import argparse
 import difflib
@@ -20,14 +20,14 @@ from bench.errors import MOST_LETTERS, UserError, printable, shortened
 from bench.files import CLONE as IS_CLONE
 from bench.studies.base import MAX_MINUTES, Study
 
-DEVELOP = "work on this project"  # the group of what only its developers call
+DEVELOP = "work on this project"  # the group of commands for developers
 GROUPS = ("measure", "explain", "check", "results", "learn", "teach", "set up", DEVELOP)
 HOROVOD, COURSE, CLONE = ("horovod",), ("course",), ("clone",)
 DEFAULT_FOLDER = "results/runs"
-SEEN = "BENCH_SEEN"  # in the environment: the variables named like options that a `bench` above this one has seen
+SEEN = "BENCH_SEEN"  # in the environment: variables named like options that a parent `bench` has seen
 ALL, MARGIN = "--help-all", 28  # characters before the text of an option
 ORDINARY = ("NAME",)  # not meant as an option: the host's name, in every shell of WSL
-READ = (  # variables whose names people type, and get no error for a wrong letter
+READ = (  # variables that people type, and that give no error when misspelt
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME",
     "GLOO_SOCKET_IFNAME",
 )  # fmt: skip
@@ -106,7 +106,7 @@ class Command:
         return parser
 
     def parse(self, words: list[str]) -> argparse.Namespace:
-        """The words after the command's name, read. Of an argument that was given in both ways the flag counts."""
+        """Parse the words after the command's name. If an argument is given in both ways, the flag counts."""
         end = words.index("--") if self.rest and "--" in words else len(words)
         args = self.parser().parse_args(words[:end])
         args.rest = words[end + 1 :]
@@ -122,12 +122,12 @@ class Command:
         return args
 
     def missing_clone(self, args: argparse.Namespace) -> bool:
-        """Whether it needs files of a clone of the project, and this is a package that was installed without one."""
+        """Whether it needs files of a clone, but this package was installed without one."""
         return not IS_CLONE and ("clone" in self.needs or ("sets" in self.needs and not args.sets))
 
     def unused_variables(self, words: list[str], args: argparse.Namespace) -> list[str]:
-        """The environment's variables that are named like an option of this command that was not given: they are not
-        read. What a `bench` above this one has seen is left out, as when a chapter runs a command."""
+        """Environment variables named like an option of this command that was not given: they are ignored. Those that a
+        parent `bench` has seen are left out, as when a chapter runs a command."""
         found = {variable(name).rstrip("="): name for name in self.parser().names()}
         found = {name: flag for name, flag in found.items() if os.environ.get(name) and name not in ORDINARY}
         seen = os.environ.get(SEEN, "").split()
@@ -154,8 +154,8 @@ def is_left_out(action: argparse.Action, modes: list[str]) -> bool:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but an error is one line and exit code 2, a shortened flag is an error, and a misspelt one is told what
-    it is near to."""
+    """argparse, but an error is one line and exit code 2, a shortened flag is an error, and a misspelt one gets a
+    suggestion."""
 
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, formatter_class=Help, **options)
@@ -174,7 +174,7 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def unknown(self, word: str) -> str:
-        """What to say of a word that is no argument of this command, as the user of make has written it, too."""
+        """The error for an unknown argument, also as a user of make writes it."""
         if new := self.gone.get(word):
             return f"{word} ({variable(word)}) is {new} ({variable(new)}) since version 0.2"
         if (new := RENAMED.get(word[2:], "")).partition("=")[0] in self.names():
@@ -188,8 +188,8 @@ class Parser(argparse.ArgumentParser):
         return f"unknown option {word} ({variable(word)}): {hint}"
 
     def help_of(self, words: list[str]) -> str:
-        """The help that a command line asks for: with --help-all every option, otherwise those that are not advanced,
-        and of the options of single modes those of the MODE that it gives."""
+        """The requested help: with --help-all every option, otherwise those that are not advanced, and the
+        mode-specific ones of the given MODE."""
         modes = [word for before, word in zip(["", *words], words, strict=False) if before == "--mode"]
         modes += [word.removeprefix("--mode=") for word in words if word.startswith("--mode=")]
         left_out = [] if ALL in words else [action for action in self._actions if is_left_out(action, modes)]
@@ -226,8 +226,8 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
 
 
 def misspelt_variables(names: Iterable[str]) -> list[tuple[str, str]]:
-    """(name, what it may be meant for) of environment variables that nothing reads, but that are almost the name of one
-    that torch and CUDA do read.
+    """(name, suggestion) of environment variables that nothing reads, but whose name is similar to one that torch or
+    CUDA reads.
 
     >>> misspelt_variables(["CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "HOME"])
     [('CUDA_VISIBLE_DEVICE', 'CUDA_VISIBLE_DEVICES')]
@@ -247,8 +247,8 @@ def variable(flag: str) -> str:
 
 
 def settle(args: argparse.Namespace) -> None:
-    """Words that stand for another value: GPUS=all, and DIST_URL=env://, torch's name of what happens without it.
-    Raises UserError for GPUS=all where no GPU is used."""
+    """Replace values with a special meaning: GPUS=all, and DIST_URL=env://, torch's name for its default. Raises
+    UserError for GPUS=all without a GPU."""
     if getattr(args, "dist_url", None) == "env://":
         args.dist_url = None
     if getattr(args, "num_devices", None) == "all":
@@ -256,7 +256,7 @@ def settle(args: argparse.Namespace) -> None:
 
 
 def all_devices(args: argparse.Namespace) -> str | None:
-    """GPUS=all: the visible GPUs of this machine; None where HOSTS or another launcher say how many there are."""
+    """GPUS=all: the visible GPUs of this machine; None if HOSTS or an external launcher sets the number."""
     from bench.launch.seat import seat_of
     from bench.measure.nvml import visible_gpus
 
@@ -275,12 +275,12 @@ def needed(name: str, text: str | None) -> str:
 
 
 def warn(text: str) -> None:
-    """Print one line on standard error; a name in it may be anybody's."""
+    """Print one line on standard error, without control characters."""
     print(shortened(printable(text), MOST_LETTERS), file=sys.stderr, flush=True)
 
 
 def require_writable(option: str, folder: Path) -> None:
-    """Make a folder. Raises UserError where no file can be written there: known before the work, not after it."""
+    """Make a folder. Raises UserError if it is not writable, before any work is done."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -1,4 +1,4 @@
-"""Several machines on this one: network namespaces, each a node of a cluster."""
+"""Simulated clusters: network namespaces of one machine as nodes."""
 
 from bench.cli.base import FROM_1, HOROVOD, Command, action, needed
 from bench.config.flags import number
@@ -40,5 +40,5 @@ COMMAND = Command(
         "--link": LINK,
         "--loss": {"help": "share of packets lost, as 0.1%%; needs netem [none]"},
     }, gone={"--rate": "--link=RATE", "--latency": "--link=RATE,LATENCY"}, parts=(EMULATE,),
-    note="The exit code is that of the command. Needs no root. GPUs are hidden: all nodes would count the same ones.",
+    note="The exit code is that of the command. Needs no root. GPUs are hidden: all nodes would see the same GPUs.",
 )  # fmt: skip

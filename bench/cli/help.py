@@ -21,7 +21,9 @@ def run(args) -> int:
     elif args.make:
         print("\n".join(listing([*COMMANDS.values(), *OF_MAKE], "make")))
         print("\nOptions are variables: make bench MODE=ddp GPUS=4. `bench COMMAND --help` lists those of a command.")
-        print("VENV=none uses this Python and replaces nothing in it; PYTHON=python3.12 makes .venv with another.")
+        print(
+            "VENV=none uses this Python and leaves its packages untouched; PYTHON=python3.12 makes .venv with another."
+        )
         print("TORCH=cpu, cuda, cu126, cu128 or cu130 chooses PyTorch's build for .venv [by the driver].")
     else:
         print("usage: bench COMMAND [SUBCOMMAND] [ARGUMENT] [--option=value ...]\n")

@@ -1,4 +1,4 @@
-"""What is set up once: Horovod, a file for a model of your own, ImageNet's folders."""
+"""One-time setup: Horovod, a template for your own model, ImageNet's folders."""
 
 import contextlib
 import sys
@@ -19,7 +19,7 @@ def horovod(args) -> int:
 
 def provide_horovod(args) -> None:
     """Install Horovod before a command that can use it, where make called it, unless MODE needs none. If that fails,
-    the command goes on without, except for a MODE that needs it. Output goes to standard error."""
+    the command continues without it, except for a MODE that needs it. Output goes to standard error."""
     from bench.install import horovod_install
 
     name = getattr(args, "mode", None)

@@ -1,4 +1,4 @@
-"""The known mistakes of data-parallel training: listed, explained, made on purpose, looked for in records."""
+"""The known mistakes of data-parallel training: list, explain, reproduce, find in records."""
 
 from bench.cli.base import RECORDS, Command, action, of_study
 from bench.errors import ExitCode, UserError

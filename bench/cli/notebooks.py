@@ -11,7 +11,7 @@ def run(args) -> int:
 
 
 def open_lab(args) -> int:
-    """JupyterLab until it is stopped; its exit code."""
+    """Run JupyterLab until it is stopped; returns its exit code."""
     import os
     import subprocess
 
@@ -19,7 +19,7 @@ def open_lab(args) -> int:
     from bench.course.shell import own_paths
 
     chapters.required("jupyterlab")
-    # Not in a process tree of ours: what somebody started with nohup in one of its terminals must survive it.
+    # Not in our process tree: a program started with nohup in one of its terminals must survive it.
     return subprocess.run(words_of(args), env={**os.environ, **own_paths()}).returncode
 
 

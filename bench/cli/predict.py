@@ -1,4 +1,4 @@
-"""Predictions of step time, memory and the right mode. Nothing of them is measured on the machine they are about."""
+"""Predictions of step time, memory and the best mode. Nothing is measured on the target machine."""
 
 from bench.cli.base import FROM_1, HOROVOD, Command, action
 from bench.config.flags import SWITCH, number, whole_number

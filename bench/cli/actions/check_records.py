@@ -1,7 +1,7 @@
-"""`bench mistake check RECORDS`: the known mistakes, looked for in records of runs.
+"""`bench mistake check RECORDS`: search records for the known mistakes.
 
-Prints each finding with evidence, consequence and remedy, and in one line what could not be looked for. Exit code 0: no
-finding, or possible mistakes only; 3: some; 2: a record could not be read.
+Prints each mistake with evidence, consequence and remedy, and in one line what could not be checked. Exit code 0: none,
+or possible mistakes only; 3: mistakes found; 2: a record could not be read.
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ def run(args) -> int:
 
 
 def program(record: Record) -> str:
-    """Which program it was: runs of one suite that differ by round and seed alone are shown once."""
+    """Name of the configuration: runs of a suite that differ only by round and seed are shown once."""
     if isinstance(record, ForeignRecord):
         return f"{record.program} on {record.num_devices}, {record.run_id}"
     return f"{record.program} on {record.config.num_devices}, {record.label.suite or record.run_id}"
@@ -66,7 +66,7 @@ def show(findings: list[Finding], title: str) -> None:
 
 
 def print_findings(record: Record) -> None:
-    """What `bench run` says of a run with WATCH=1, after its table."""
+    """Print the mistakes of a run with WATCH=1, after its table."""
     findings = mistakes.find(observed_of(record))
     wrong, possible = ([each for each in findings if bool(each.question) == asked] for asked in (False, True))
     show(wrong, f"known mistakes found: {len(wrong)}")

@@ -1,4 +1,4 @@
-"""`bench diff A B`: two sets of records compared, with an exit code for a regression."""
+"""`bench diff A B`: compare two sets of records; the exit code reports a regression."""
 
 from pathlib import Path
 
@@ -17,9 +17,8 @@ from bench.report.difference import Result, changes, compare_foreign, compare_se
 
 
 def run(args) -> int:
-    """Print what differs, a table, a sentence for each program, how scripts scale, and the judgement; returns FOUND
-    where a program fails the bound (``Result.regressions``). Raises UserError where nothing can be compared, or
-    judged."""
+    """Print the differences, a table, a sentence per program, the scaling of scripts, and the verdict; returns FOUND if
+    a program exceeds the bound (``Result.regressions``). Raises UserError if nothing can be compared."""
     strict, bound = bool(args.strict), args.bound
     if strict and bound is None:
         raise UserError("STRICT=1 needs a BOUND, in per cent: BOUND=5")
@@ -75,7 +74,7 @@ def nothing_shared(a: list[ForeignRecord], b: list[ForeignRecord]) -> str:
 
 
 def units_of(records: list[Record]) -> str:
-    """What throughput counts; of foreign scripts both, where it is examples of some and steps of others."""
+    """The units of throughput; both, if some external scripts count examples and others steps."""
     if isinstance(records[0], ForeignRecord):
         return " or ".join(sorted({record.unit.removesuffix("/s") for record in records}))
     return records[0].workload.units

@@ -1,4 +1,4 @@
-"""``bench doctor``: what this machine has, what each mode can run here, what is wrong and how to fix it."""
+"""``bench doctor``: this machine's hardware, the modes that it can run, problems and how to fix them."""
 
 import json
 import math
@@ -29,7 +29,7 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "roc
 """
 
 
-# The same numbers from the host over each two GPUs that follow each other, and back.
+# Copies numbers from the host through each pair of neighbouring GPUs and back.
 PEER_PROBE = """
 import json, torch
 sent, wrong = torch.arange(2**18, dtype=torch.int32), []
@@ -44,7 +44,7 @@ OVER_PCIE = (
     "peer to peer over PCIe is broken here, possibly because of ACS or the IOMMU: disable them (BIOS, kernel), or set "
     "NCCL_P2P_DISABLE=1"
 )
-# MiB that a loader worker needs of shared memory for its two batches of 224 x 224, by the default batch of a GPU.
+# MiB of shared memory per loader worker: two batches of 224 x 224 at a GPU's default batch size.
 WORKER_MIB = 2 * gpu_defaults.LARGEST_BATCH * 3 * 224**2 / 2**20
 STATES = {
     "missing": "Horovod is not installed",
@@ -57,7 +57,7 @@ STATES = {
 
 
 def run(args) -> int:
-    """Print the findings; exit code 1 when something a person would want is broken."""
+    """Print the report; exit code 1 if something is broken."""
     console = tables.terminal()
     machine, gpus = collect_machine(), visible_gpus()
     torch = probe_torch()
@@ -86,7 +86,7 @@ def run(args) -> int:
 
 
 def memory_words(facts: dict) -> str:
-    """The machine's memory, and what its control group leaves of it.
+    """The machine's memory, and the limit of its control group.
 
     >>> memory_words({"ram_gib": 15.6, "memory_limit_gib": 2.0})
     '15.6 GiB, of which its control group allows 2.0'
@@ -97,7 +97,7 @@ def memory_words(facts: dict) -> str:
 
 
 def shared_memory(folder: Path = Path("/dev/shm"), least_mib: float = 256) -> list[str]:
-    """A problem where loader workers have too little shared memory to hand over batches."""
+    """A problem if shared memory is too small for the batches of loader workers."""
     if not folder.is_dir():
         return []
     free = shutil.disk_usage(folder).free / 2**20
@@ -106,7 +106,7 @@ def shared_memory(folder: Path = Path("/dev/shm"), least_mib: float = 256) -> li
     enough = f"--shm-size={max(1, math.ceil(least_mib / 1024))}g"
     return [
         f"{folder} has {free:.0f} MiB free, and the loader workers of photographs may need {least_mib:.0f}: a run may "
-        f"stand still; enlarge it (docker: {enough}), or use fewer WORKERS"
+        f"hang; enlarge it (docker: {enough}), or use fewer WORKERS"
     ]
 
 
@@ -120,7 +120,7 @@ def shared_memory_needed(cores: int, gpus: list) -> float:
 
 
 def probe_torch() -> dict | None:
-    """What torch says of itself, asked in a process of its own. None when it is missing or does not import."""
+    """torch's version and backends, from a separate process. None if it cannot be imported."""
     try:
         return ask(TORCH_PROBE, 120)
     except (TimeoutError, ValueError):
@@ -128,8 +128,8 @@ def probe_torch() -> dict | None:
 
 
 def ask(code: str, limit_s: float):
-    """What a fresh Python that runs this prints last, as JSON. Raises ValueError, with its last line, where it fails,
-    and TimeoutError."""
+    """The JSON in the last line that this code prints in a fresh Python. Raises ValueError with its last line if it
+    fails, and TimeoutError."""
     result = capture([sys.executable, "-c", code], limit_s)
     if result.code is None:
         raise TimeoutError
@@ -140,13 +140,13 @@ def ask(code: str, limit_s: float):
 
 
 def peer_problems(gpus: list, torch: dict | None) -> list[str]:
-    """What is wrong with copies from one GPU to the next: a machine may change the data, or hang, without an error."""
+    """Problems of copies from one GPU to the next: some machines corrupt the data, or hang, without an error."""
     if torch is None or min(len(gpus), torch["gpus"]) < 2:
         return []
     try:
         wrong = ask(PEER_PROBE, PEER_LIMIT_S)
     except TimeoutError:
-        return [f"copying 1 MiB from one GPU to the next does not end within {PEER_LIMIT_S:g} s: {OVER_PCIE}"]
+        return [f"copying 1 MiB from one GPU to the next did not finish within {PEER_LIMIT_S:g} s: {OVER_PCIE}"]
     except ValueError as error:
         return [f"copying 1 MiB from one GPU to the next fails: {str(error)[:200]}"]
     return [f"copying 1 MiB from GPU {pair} changes the data: {OVER_PCIE}" for pair in wrong]
@@ -169,7 +169,7 @@ def link_lines(links: dict | None) -> list[str]:
 
 
 def attached_in_words(gpu: dict) -> str:
-    """One GPU's link to the host, and what bears on its speed; what the driver does not say is left out.
+    """One GPU's link to the host, and the settings that affect its speed; unknown values are left out.
 
     >>> attached_in_words({"pcie_generation": 1, "pcie_generation_max": 4, "pcie_width": 8, "pcie_width_max": 16,
     ...                    "nvlinks": 0, "ecc": True, "persistence": False, "mig": False})
@@ -206,7 +206,7 @@ def torch_line(torch: dict | None) -> str:
 def horovod_line(found: Status) -> str:
     if found.ready:
         mpi = f" ({mpirun.absent() or 'mpirun is here'})" if mpi_built() else ""
-        return f"{found.horovod}, fits this torch; talks {' and '.join(installed_with())}{mpi}"
+        return f"{found.horovod}, fits this torch; uses {' and '.join(installed_with())}{mpi}"
     cached = "; a wheel for this torch is in the cache" if found.cached_wheel else ""
     return f"{found.horovod or 'not installed'} ({found.state}){cached}"
 
@@ -222,7 +222,7 @@ def verdict(mode: str, gpus: list, torch: dict | None) -> str:
 
 
 def why_gpus_unusable(gpus: list) -> str:
-    """Why not all GPUs can be used as they are, as a run would say it; "" where they can."""
+    """Why not all GPUs can be used, as in a run's error; "" if they can."""
     try:
         require_torch(RunConfig())
         require_no_amd(RunConfig())
@@ -236,7 +236,7 @@ def why_gpus_unusable(gpus: list) -> str:
 def find_problems(gpus: list, torch: dict | None) -> list[str]:
     problems = []
     if torch is None:
-        problems.append("torch does not import: run `make setup`, or `pip install torch torchvision`")
+        problems.append("torch cannot be imported: run `make setup`, or `pip install torch torchvision`")
     elif misfit := why_gpus_unusable(gpus):
         problems.append(misfit)
     elif gpus and not torch["gpus"]:

@@ -1,6 +1,6 @@
-"""`bench cluster emulate`: the real engine of a mode on a cluster of namespaces, the computation replaced by waits.
+"""`bench cluster emulate`: a mode's real communication on a cluster of namespaces, with computation replaced by waits.
 
-Outside of a cluster it makes one and runs itself on its first node; inside of `bench cluster` it takes that one.
+Outside a cluster it makes one and runs itself on the first node; inside `bench cluster` it uses that one.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ from bench.predict.step import profile as profiles
 from bench.predict.step.engines import CYCLE_MS
 from bench.predict.step.link import rate_of
 
-LEAST_MBIT, MOST_MBIT = 0.1, 10_000  # of the links that carry, as `bench cluster` has them
-STEPS = {"warmup_steps": 2, "timed_steps": 10}  # in the first DDP finds its buckets, after two PowerSGD begins
+LEAST_MBIT, MOST_MBIT = 0.1, 10_000  # of the emulated links, the range of `bench cluster`
+STEPS = {"warmup_steps": 2, "timed_steps": 10}  # DDP finds its buckets in the first one, and PowerSGD starts after two
 
 
 def run(args) -> int:
-    """Check what is asked for, here and before anything starts; then make the cluster, or use the one around."""
+    """Check the options before anything starts; then make the cluster, or use the current one."""
     dilate = args.dilate or 1.0
     profile = profiles.profile_of(profiles.record_at(needed("COMPUTE", args.compute)), args.compute)
     asked = check(args)
@@ -54,17 +54,17 @@ def run(args) -> int:
 
 
 def rate_of_links(text: str, dilate: float) -> float:
-    """The rate of the links that carry, in Mbit/s. Raises UserError where `bench cluster` has no such links."""
+    """The rate of the emulated links, in Mbit/s. Raises UserError if `bench cluster` cannot make them."""
     rate = rate_of("LINK", text, text)
     if not LEAST_MBIT <= rate / dilate <= MOST_MBIT:
-        raise UserError(f"LINK={text} with DILATE={dilate:g} needs links of {rate / dilate:g} Mbit/s, and there are "
-                        f"some from {LEAST_MBIT:g} to {MOST_MBIT}: choose another DILATE")  # fmt: skip
+        raise UserError(f"LINK={text} with DILATE={dilate:g} needs links of {rate / dilate:g} Mbit/s, outside the "
+                        f"range {LEAST_MBIT:g} to {MOST_MBIT}: choose another DILATE")  # fmt: skip
     return rate / dilate
 
 
 def check(args) -> RunConfig:
-    """The options that were given. Raises UserError for one that an emulation would ignore, and for a mode that sends
-    nothing or is one process."""
+    """The given options. Raises UserError for one that an emulation would ignore, and for a mode without
+    communication."""
     asked = from_arguments(args)
     if asked.mode not in MODES_EMULATED:
         raise UserError(f"MODE={asked.mode} cannot be emulated: choose from {', '.join(MODES_EMULATED)}")
@@ -76,7 +76,7 @@ def check(args) -> RunConfig:
 
 
 def inside(asked: RunConfig, profile: profiles.Profile, dilate: float) -> int:
-    """On the first node: launch the ranks, and show what came of them. The record is the last line."""
+    """On the first node: launch the ranks, and print the result. The record is the last line."""
     links = json.loads((Path(os.environ[CLUSTER]) / DESCRIPTION).read_text())["links"]
     rate = None if links["rate_mbit"] is None else links["rate_mbit"] * dilate
     plan = Plan(profile, dilate, rate, links["latency_ms"] / dilate)

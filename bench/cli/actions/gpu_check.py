@@ -1,4 +1,4 @@
-"""``bench doctor gpu``: what only a GPU can prove, in parts, within a budget; it goes on where it stopped."""
+"""``bench doctor gpu``: checks that need a GPU, in parts, within a budget; it continues where it stopped."""
 
 import dataclasses
 import os
@@ -19,13 +19,13 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def run(args) -> int:
-    """Make the checks, say each at once, end in a table; exit code 1 when one failed. Raises UserError without a GPU,
-    unless it is only asked for its plan."""
+    """Run the checks, print each result immediately and a table at the end; exit code 1 if one failed. Raises UserError
+    without a GPU, unless PLAN=1."""
     asked, modules = from_arguments(args), [PARTS[name] for name in parts_of(args.part)]
     budget_s, only_plan = seconds("BUDGET", args.budget), is_on("PLAN", args.plan)
     gpus = usable_gpus(asked)
     if gpus and len(gpus) < asked.num_devices:
-        raise UserError(f"GPUS={asked.num_devices}, but {len(gpus)} visible here: use GPUS={len(gpus)} or fewer")
+        raise UserError(f"GPUS={asked.num_devices}, but {len(gpus)} are visible here: use GPUS={len(gpus)} or fewer")
     gpus = gpus if asked.num_devices == 1 else gpus[: asked.num_devices]
     if asked.out == UNSET["out"] and gpus:
         asked = dataclasses.replace(asked, out=f"results/reference/{folder_of(gpus)}")
@@ -36,7 +36,7 @@ def run(args) -> int:
         return ExitCode.DONE
     if not gpus:
         raise UserError(
-            "doctor gpu needs a GPU, and none is visible here: `bench doctor` says why; PLAN=1 works without"
+            "doctor gpu needs a GPU, but none is visible here: `bench doctor` shows why; PLAN=1 works without"
         )
     require_fit(RunConfig(device="cuda"), gpus)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)

@@ -1,4 +1,4 @@
-"""`bench infer FOLDER --resume CHECKPOINT`: a folder of images, classified over all devices, as one table."""
+"""`bench infer FOLDER --resume CHECKPOINT`: classify a folder of images on all devices, into one table."""
 
 import csv
 import dataclasses
@@ -18,7 +18,7 @@ from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.tasks.inference.rank import Plan
 
-OURS = ("model", "image_size", "norm")  # as the checkpoint has them
+OURS = ("model", "image_size", "norm")  # from the checkpoint
 BATCH = {"cpu": 32, "cuda": 256}
 FORMS = (".csv", ".parquet")
 
@@ -32,7 +32,7 @@ def run(args) -> int:
     if to.exists():
         raise UserError(f"{to} already exists: choose another file with OUT")
     require_writable(f"OUT={to}", to.absolute().parent)
-    args.resume = args.out = None  # RESUME and OUT of a run are other things
+    args.resume = args.out = None  # RESUME and OUT mean something else for a run
     asked = from_arguments(args)
     from bench.tasks.inference.files import images_below
 
@@ -51,7 +51,7 @@ def run(args) -> int:
         table = launch(config, watch)
     seconds, bad = time.perf_counter() - began, bring(table, to)
     console.print(f"{images} images by {asked.num_devices} × {config.device}, {config.model} in {config.precision}: "
-                  f"{seconds:.1f} s with the start of the processes")  # fmt: skip
+                  f"{seconds:.1f} s including the start of the processes")  # fmt: skip
     if bad:
         console.print(f"{len(bad)} could not be read: {', '.join(map(printable, bad[:5]))}{', …' if bad[5:] else ''}")
     print(f"predictions: {to}", flush=True)
@@ -59,8 +59,7 @@ def run(args) -> int:
 
 
 def plan_of(folder: Path, named: str, classes: str | None, model: str | None) -> tuple[Plan, dict]:
-    """What the ranks are told, and the options that the checkpoint sets. Raises UserError for one that cannot
-    predict."""
+    """The ranks' plan, and the options that the checkpoint sets. Raises UserError if it cannot predict."""
     from bench.training import checkpoint
     from bench.workload.weights import weights_in
 
@@ -77,27 +76,27 @@ def plan_of(folder: Path, named: str, classes: str | None, model: str | None) ->
     names = class_names(classes, state, trained["data"], count)
     if names and len(names) != count:
         source = "CLASSES" if classes else path.name
-        raise UserError(f"{len(names)} names of classes ({source}), and the model of {path} tells {count} apart")
+        raise UserError(f"{len(names)} class names ({source}), but the model of {path} has {count} classes")
     known = {name: trained[name] for name in OURS} | {"model": model_of(trained["model"], model, path)}
     known["norm"] = "batch" if known["norm"] == "sync" else known["norm"]  # the same weights
     return Plan(str(folder.resolve()), str(path), trained["data"], count, tuple(names)), known
 
 
 def model_of(trained: str, asked: str | None, path: Path) -> str:
-    """The model to be built. A checkpoint may be anybody's: which code runs here says the user, not the checkpoint.
-    Raises UserError where MODEL is missing for that, or is given where it means nothing."""
+    """The model to build. A checkpoint may be from anybody, so the user chooses the code to run, not the checkpoint.
+    Raises UserError if MODEL is missing for that, or given without need."""
     if own.named(trained):
         if asked and own.named(asked):
             return asked
         raise UserError(f"{path} was trained with MODEL={trained}, whose code the checkpoint does not contain: name "
                         f"a file that you trust, MODEL={own.FORM}")  # fmt: skip
     if asked not in (None, trained):
-        raise UserError(f"MODEL={asked}, and the model of {path} is {trained}: leave MODEL out")
+        raise UserError(f"MODEL={asked}, but the model of {path} is {trained}: leave MODEL out")
     return trained
 
 
 def class_names(file: str | None, state: dict, data: str, count: int) -> list[str]:
-    """The names of the classes; empty where nobody knows them. Raises UserError for a file that cannot be read."""
+    """The names of the classes; empty if unknown. Raises UserError for a file that cannot be read."""
     if file:
         try:
             text = files.read_plain(Path(file).expanduser()).decode()
@@ -115,7 +114,7 @@ def class_names(file: str | None, state: dict, data: str, count: int) -> list[st
 
 
 def bring(table: Path, to: Path) -> list[str]:
-    """Put the table where it was asked for, and remove what the run left; the names of images that were unreadable."""
+    """Move the table to OUT, and remove the run's files; returns the names of unreadable images."""
     from bench.report.export import save, to_parquet
 
     try:
@@ -136,7 +135,7 @@ def bring(table: Path, to: Path) -> list[str]:
 
 
 def copy(table: Path, to: Path) -> None:
-    """The table as a spreadsheet may open it: names of files and classes may be anything."""
+    """Copy the table, safe for spreadsheets: names of files and classes may be anything."""
     how = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
     with table.open(**how) as rows, to.open("w", **how) as file:
         spreadsheet.write(file, csv.reader(rows))

@@ -1,8 +1,8 @@
 """`bench run` inside of torchrun, srun, horovodrun or mpirun: each of their processes becomes a rank of one run.
 
-Nothing is started here: this process is the rank. It watches itself, with a limit on every wait, and says in the
-meeting (bench/launch/joining.py) how it ends. Rank 0 makes the folder, shows how the run goes on, writes the record and
-prints the table; what another machine has left of logs comes to it at the end.
+Nothing is started here: this process is the rank. It watches itself, with a limit on every wait, and reports its end by
+bench/launch/joining.py. Rank 0 makes the folder, shows progress, writes the record and prints the table; it receives
+the logs of other machines at the end.
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ from bench.process.guard import LAUNCHER_PID
 from bench.record.schema import require_validator
 from bench.storage import remote
 
-LIBRARIES = "BENCH_DRIVER_LIBRARIES"  # of a process that has begun again: the folder with the driver's library
+LIBRARIES = "BENCH_DRIVER_LIBRARIES"  # of a restarted process: the folder with the driver's library
 
 
 def join(args, seat: Seat) -> int:
-    """Become a rank; the exit code where this process does not come to be one. Otherwise it ends with its rank."""
+    """Become a rank, and end with it. Returns the exit code if this process cannot become one."""
     started = steady.now()
     require_validator()
     os.environ |= {steady.STARTED_AT: str(started)} | ({} if seat.node_rank is None else place_of(seat))
@@ -53,14 +53,14 @@ def join(args, seat: Seat) -> int:
     try:
         config = joining.agree(meeting, asked, given)
         if config.copy_to:
-            remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
+            remote.Remote(config.copy_to, config.timeout)  # report a wrong address before the training, not after
         run_dir, shared = joining.share_folder(meeting, config)
         if seat.rank == 0:
             say_what_runs(config, seat, asked)
     except BenchError as error:
         return refused(meeting, error)
     if seat.engine == "horovodrun":
-        os.environ |= horovodrun.trace(config, run_dir)  # on every rank, though rank 0 alone writes it
+        os.environ |= horovodrun.trace(config, run_dir)  # on every rank, although only rank 0 writes it
     with JoinedRank(run_dir, meeting, config, shared, started) as rank:
         from bench import worker
 
@@ -69,13 +69,13 @@ def join(args, seat: Seat) -> int:
 
 
 def place_of(seat: Seat) -> dict[str, str]:
-    """The machine of this rank, as who starts processes over HOSTS would say it."""
+    """The machine of this rank, in the form that a start over HOSTS gives it."""
     return {node.NUMBER: str(seat.node_rank), **({} if node.NAME in os.environ else {node.NAME: node.name()})}
 
 
 def asked_of(args, seat: Seat) -> RunConfig:
-    """What this process was asked for, on as many devices as there are processes. Raises UserError where an option
-    contradicts who has started them."""
+    """The options of this process, on one device per process. Raises UserError if an option contradicts the external
+    launcher."""
     by = f"{seat.launcher} has started {seat.world_size} processes ({LAUNCHERS[seat.launcher].size})"
     for name in ("hosts", "remote", "dist_url", "launcher", "elastic"):
         if getattr(args, name, None) not in (None, "auto"):
@@ -84,28 +84,27 @@ def asked_of(args, seat: Seat) -> RunConfig:
             )
     given = args.num_devices
     if given is not None and given != str(seat.world_size):
-        raise UserError(f"{by}, one per device, and GPUS={given}: leave GPUS out")
+        raise UserError(f"{by}, one per device, but GPUS={given}: leave GPUS out")
     if info := MODES.get(args.mode):
         if info.one_process:
-            raise UserError(f"{by}, and MODE={args.mode} is one process: use MODE=ddp or horovod, or start it once")
+            raise UserError(f"{by}, but MODE={args.mode} is one process: use MODE=ddp or horovod, or start it once")
         if seat.engine not in info.launchers:
             able = " or ".join(name for name, each in LAUNCHERS.items() if each.engine in info.launchers)
             fitting = " or ".join(mode for mode, each in MODES.items() if seat.engine in each.launchers)
             raise UserError(
-                f"{by}, and the ranks of MODE={args.mode} are not its: use MODE={fitting}, or start MODE={args.mode} "
-                f"with {able}"
+                f"{by}, but not those of MODE={args.mode}: use MODE={fitting}, or start MODE={args.mode} with {able}"
             )
     args.num_devices = str(seat.world_size)
     asked = from_arguments(args)
     if seat.launcher == "mpirun" and asked.profile:
         raise UserError("PROFILE=1 needs Horovod's timeline, which is not available under mpirun: use horovodrun")
     if seat.launcher != "mpirun" and asked.adasum:
-        raise UserError(f"ADASUM=1 needs MPI, and {seat.launcher}'s ranks talk Gloo: start bench run with mpirun")
+        raise UserError(f"ADASUM=1 needs MPI, but {seat.launcher}'s ranks use Gloo: start bench run with mpirun")
     return asked
 
 
 def prepare_engine(asked: RunConfig, seat: Seat, device: str) -> None:
-    """What an engine reads from the environment when it begins. Raises UserError where it cannot be had."""
+    """Set the variables that a backend reads when it starts. Raises UserError if it is not available."""
     config = dataclasses.replace(asked, device=device)
     os.environ |= hang_variables(config)
     if seat.engine == "horovodrun":
@@ -118,13 +117,13 @@ def prepare_engine(asked: RunConfig, seat: Seat, device: str) -> None:
 
 
 def find_driver() -> None:
-    """Have Horovod find the NVIDIA driver's library where only its numbered name is (``horovodrun.driver_library``).
+    """Let Horovod find the NVIDIA driver's library if only its numbered name exists (``horovodrun.driver_library``).
 
-    The folders in which a process looks for libraries are read when it begins. So this one begins again, once, with a
-    folder that has the name; whoever has started it sees the same process.
+    A process reads its library folders when it starts. So this one restarts once, with a folder that has the name; its
+    launcher sees the same process.
     """
     if folder := os.environ.pop(LIBRARIES, None):
-        horovodrun.loaded("libcuda.so")  # what is loaded is found without a folder
+        horovodrun.loaded("libcuda.so")  # a loaded library needs no folder
         shutil.rmtree(folder, ignore_errors=True)
         return
     folder = tempfile.mkdtemp(prefix="bench-driver-")
@@ -145,7 +144,7 @@ def say_what_runs(config: RunConfig, seat: Seat, asked: Besides) -> None:
 
 
 def refused(meeting: joining.Meeting, error: BenchError) -> int:
-    """Nothing has run: rank 0 says why, and the others where it cannot. Returns the exit code."""
+    """Nothing has run: rank 0 prints why, or the others if it cannot. Returns the exit code."""
     if not meeting.failures():
         user_error = isinstance(error, UserError)
         meeting.fail(joining.report_of(meeting.seat.rank, "raised", user_error, str(error), ""))

@@ -1,4 +1,4 @@
-"""A rank that somebody else's launcher has started: the first one speaks to the user, and leaves the record."""
+"""A rank that an external launcher has started: rank 0 prints the output and writes the record."""
 
 import os
 import shutil
@@ -17,16 +17,16 @@ from bench.process.tree import GRACE_S
 from bench.record.describe import epoch_line
 from bench.storage import stage
 
-HURRY_S = 0.5  # as QUIET_S, under mpirun: it kills the processes a second after it has told them to end
+HURRY_S = 0.5  # as QUIET_S, under mpirun: it kills the processes a second after it has asked them to end
 
 
 class JoinedRank(Rank):
-    """Rank 0 shows how the run goes on, on the streams that this process had."""
+    """Rank 0 shows progress on the streams that this process had."""
 
     live = None
 
     def progress(self):
-        """On rank 0: what shows how the run goes on; None on the others."""
+        """Rank 0's progress display; None on the others."""
         if self.rank:
             return None
         stream = os.fdopen(os.dup(self.streams[0]), "w")
@@ -42,13 +42,13 @@ class JoinedRank(Rank):
         super().speak()
 
     def end_of_another(self, phase: str, code: int) -> int:
-        """A rank but the first: its log goes to rank 0, its other results to COPY_TO or stay, and are named."""
+        """A rank other than 0: its log goes to rank 0; its other files go to COPY_TO, or stay and are named."""
         if phase == "done":
             left = {"log": None if self.shared else tail(self.log, LOG_BYTES)}
-            said = "" if self.shared else self.bring_back()
+            said = "" if self.shared else self.return_files()
             self.meeting.tell("done", left)
         else:
-            said = "" if self.shared else self.bring_back()
+            said = "" if self.shared else self.return_files()
             unheard = self.failed is None or "unheard" in self.failed or not heard(self.meeting)
             said += f"bench: rank {self.rank}: {printable(self.failed['message'])}\n" if self.failed and unheard else ""
         if said:
@@ -56,9 +56,9 @@ class JoinedRank(Rank):
             sys.stderr.write(said)
         return code
 
-    def bring_back(self) -> str:
-        """What this rank has left in a folder of its own: copied to COPY_TO, or kept and named, in a line; the folder
-        is removed where it holds nothing but the log."""
+    def return_files(self) -> str:
+        """Copy this rank's own folder to COPY_TO, or keep it and name it in a line; remove it if it has only the
+        log."""
         self.log.unlink(missing_ok=True)  # rank 0 has it
         launcher.tidy(self.run_dir, [])
         if not any(self.run_dir.rglob("*")):
@@ -75,7 +75,7 @@ class JoinedRank(Rank):
         return f"the files of rank {self.rank} are on {node.name()} in {self.run_dir}\n"
 
     def end_of_rank0(self, phase: str, code: int) -> int:
-        """Rank 0: the others' logs, the record of a run that failed, and what the user reads."""
+        """Rank 0: collect the others' logs, write the record of a failed run, print the output."""
         if phase == "done":
             others = list(range(1, self.seat.world_size))
             for rank, left in zip(others, self.meeting.all("done", others, self.config.timeout), strict=True):
@@ -87,7 +87,7 @@ class JoinedRank(Rank):
         done = (self.run_dir / "record.json").exists()
         hurried = self.machine is not None and self.failed is not None and self.failed["kind"] == "terminated"
         if hurried and not done:
-            self.leave_record(self.ended_by_launcher())  # should there be no time to find out more
+            self.leave_record(self.ended_by_launcher())  # in case there is no time to find out more
         error = self.cause(HURRY_S if hurried else QUIET_S)
         launcher.tidy(self.run_dir, [])
         self.speak()
@@ -97,7 +97,7 @@ class JoinedRank(Rank):
             self.leave_record(error)
         print(f"bench: {printable(str(error))}", file=sys.stderr, flush=True)
         self.meeting.tell("said", True)
-        time.sleep(LOOK_S)  # the store may be in this process: let the others hear it
+        time.sleep(LOOK_S)  # the store may be in this process: let the others read it
         return error.exit_code
 
     def leave_record(self, error: BenchError) -> None:
@@ -105,7 +105,7 @@ class JoinedRank(Rank):
 
 
 def heard(meeting: joining.Meeting) -> bool:
-    """Whether rank 0 has said to the user how the run ended, within the time that it needs for it."""
+    """Whether rank 0 has printed, within the time that it needs, how the run ended."""
     try:
         deadline = time.monotonic() + QUIET_S + GRACE_S
         while time.monotonic() < deadline:

@@ -9,7 +9,7 @@ from bench.report import leaderboard
 
 
 def run(args) -> int:
-    """Print a table per work; on standard error what does not count. Exit code 1 when nothing counts."""
+    """Print a table per workload, and on standard error what does not count. Exit code 1 if nothing counts."""
     found, said = leaderboard.entries(Path(args.records or DEFAULT_FOLDER))
     console = tables.terminal()
     for grid in leaderboard.grids(found):

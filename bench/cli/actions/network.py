@@ -1,4 +1,4 @@
-"""`bench network`: latency, bandwidth and all-reduce between the ranks, by every backend that is there."""
+"""`bench network`: latency, bandwidth and all-reduce between the ranks, with every available backend."""
 
 import dataclasses
 from pathlib import Path
@@ -23,7 +23,7 @@ ROUNDS, MINUTES = 10, 5.0
 
 
 def run(args) -> int:
-    """Measure with one backend after the other; tables, answer and a picture. The folder is the last line."""
+    """Measure one backend after the other; print tables and a summary, draw a figure. The folder is the last line."""
     console, asked = tables.terminal(), check(from_arguments(args))
     sizes = plans.parse_sizes(args.sizes or plans.SIZES)
     rounds, budget_s = args.repeats or ROUNDS, 60 * (args.max_minutes or MINUTES)
@@ -65,8 +65,8 @@ def check(asked: RunConfig) -> RunConfig:
 
 
 def chosen(console, asked: RunConfig, names: str | None) -> dict[str, RunConfig]:
-    """Backend -> the config of its ranks: those that are named, or all that can be had here; of one that cannot it is
-    said why. Raises UserError for an unknown one, and for one that is named and cannot be had."""
+    """Backend -> the config of its ranks: the named backends, or all available ones; prints why one is left out. Raises
+    UserError for a named backend that is unknown or not available."""
     device = choose_device(asked)
     wanted = list(BACKENDS) if names is None else [name.strip() for name in names.split(",")]
     if unknown := [name for name in wanted if name not in BACKENDS]:
@@ -74,7 +74,7 @@ def chosen(console, asked: RunConfig, names: str | None) -> dict[str, RunConfig]
     configs = {}
     for backend in dict.fromkeys(wanted):
         line = BACKENDS[backend]
-        if why := lacking(line, device, asked):
+        if why := unavailable_reason(line, device, asked):
             if names is not None:
                 raise UserError(f"BACKENDS={backend} {why}")
             if line.device != "cuda" or device == "cuda":
@@ -87,7 +87,7 @@ def chosen(console, asked: RunConfig, names: str | None) -> dict[str, RunConfig]
 
 
 def of_backend(asked: RunConfig, backend: Backend) -> RunConfig:
-    """What was asked for, for the ranks of one backend. Gloo is measured between CPUs, on a machine with GPUs too."""
+    """The config for the ranks of one backend. Gloo is measured between CPUs, also on a machine with GPUs."""
     changes = {"mode": backend.mode}
     if backend.device and not asked.share_gpu:
         changes |= {"device": backend.device} | ({"gpu_ids": None} if backend.device == "cpu" else {})
@@ -96,8 +96,8 @@ def of_backend(asked: RunConfig, backend: Backend) -> RunConfig:
     return dataclasses.replace(asked, **changes)
 
 
-def lacking(backend: Backend, device: str, asked: RunConfig) -> str:
-    """Why a backend cannot be had here, after its name; "" where it can."""
+def unavailable_reason(backend: Backend, device: str, asked: RunConfig) -> str:
+    """Why a backend is not available, to follow its name; "" if it is."""
     if backend.device == "cuda" and (device == "cpu" or asked.share_gpu):
         return "needs one GPU per rank, but this run uses no GPU"
     return unavailable(backend.info, dataclasses.replace(asked, device=device))

@@ -1,4 +1,4 @@
-"""`bench install workload`: a file with a model and data of one's own to begin with, which runs as it is."""
+"""`bench install workload`: a template for your own model and data, which runs as it is."""
 
 import shlex
 from pathlib import Path
@@ -11,7 +11,7 @@ TEMPLATE = Path(__file__).parents[2] / "workload" / "own" / "template.py"
 
 
 def run(args) -> int:
-    """Write the file, never over another; the command that runs it is the last line."""
+    """Write the file, never replacing one; the command that runs it is the last line."""
     path = Path(needed("FILE", args.file)).expanduser()
     if path.suffix != ".py" or not is_unicode(str(path)):
         raise UserError(f"FILE={path}: name a Python file, such as mine.py, in UTF-8")

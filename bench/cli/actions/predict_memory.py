@@ -30,12 +30,12 @@ from bench.studies.programs import modes_of
 
 GIB = 2**30
 MOST_BATCH = 2**20
-MOST_CLASSES = 1000  # of a folder that cannot be looked into: ImageNet's
+MOST_CLASSES = 1000  # of a folder that cannot be read: ImageNet's
 PROGRAM = "Python, torch"
 
 
 def run(args) -> int:
-    """Print the table, what was assumed, and whether BATCH fits. Returns FOUND where it does not."""
+    """Print the table, the assumptions, and whether BATCH fits. Returns FOUND if it does not."""
     from bench.predict.memory.plan import of_devices  # torch takes seconds
 
     console, here = tables.terminal(), args.memory_gib is None
@@ -47,7 +47,7 @@ def run(args) -> int:
     columns, batches, moments, misfits, said = [], [], [], [], []
     for config in configs:
         limit, told = memory_limit(config, args.memory_gib)
-        said.append(f"largest BATCH: {workload_of(config).batched} per device that {told}, and that the data have")
+        said.append(f"largest BATCH: {workload_of(config).batched} per device that {told}, at most the data set")
         outputs, note = count_outputs(config)
         besides, assumed = process_overhead(config)
         said += [note, assumed]
@@ -86,14 +86,14 @@ NOT_IN_IT = {
 }
 PIXELS = 224
 ASSUMED_DATA = (
-    f"images of {PIXELS} px and their classes are assumed: DATA= and IMAGE_SIZE= give others (a run on a CPU takes "
-    "small ones unless told)"
+    f"images of {PIXELS} px and their classes are assumed: set others with DATA= and IMAGE_SIZE= (a run on a "
+    "CPU has smaller ones by default)"
 )
 
 
 def with_photographs(asked: RunConfig) -> RunConfig:
-    """Where nothing is said of the data, those for which somebody plans a network of images: photographs of 224 px, as
-    a run on a GPU has them. On a CPU a run's own default is small enough to end in seconds, and of no use here."""
+    """Without DATA, assume photographs of 224 px, as in a run on a GPU. The default of a run on a CPU is small enough
+    to finish in seconds, and is of no use here."""
     model = asked.model or ""
     if asked.data is None and asked.image_size is None and model != GPT and ":" not in model:
         return dataclasses.replace(asked, data="synthetic", image_size=PIXELS)
@@ -101,7 +101,7 @@ def with_photographs(asked: RunConfig) -> RunConfig:
 
 
 def planned(asked: RunConfig, modes: list[str], memory_gib: float | None) -> list[RunConfig]:
-    """The resolved config of each mode, with its own engine's options. memory_gib: of a recent GPU that is not here."""
+    """The resolved config of each mode, with its backend options. memory_gib: of a recent GPU that is not available."""
     configs, one = [], modes == [asked.mode]
     for mode in modes:
         changes = {name: UNSET[name] for name in KNOBS if name not in MODES[mode].knobs}
@@ -124,7 +124,7 @@ def in_words(config: RunConfig) -> str:
 
 
 def distinct_devices(config: Parallel, devices: list) -> list[tuple]:
-    """(label, device), one of those that are alike; of ranks with parts of their own the one with most."""
+    """(label, device), one for equal devices; of ranks with different shards the largest."""
     if not MODES[config.mode].one_process and len({device.total for device in devices}) > 1:
         return [(f"fullest of {len(devices)}", max(devices, key=lambda device: device.total))]
     if config.device == "cpu":
@@ -143,7 +143,7 @@ def in_gib(device) -> dict[str, float]:
 
 
 def memory_limit(config: RunConfig, memory_gib: float | None) -> tuple[float, str]:
-    """Bytes that one device, or on a CPU one process, can have; and where that comes from."""
+    """Bytes available to one device, or on a CPU to one process; and their source."""
     if memory_gib is not None:
         return memory_gib * GIB, f"fit into {memory_gib:g} GiB (MEMORY_GIB)"
     if config.device == "cuda":
@@ -161,7 +161,7 @@ def memory_limit(config: RunConfig, memory_gib: float | None) -> tuple[float, st
 
 @functools.cache
 def available() -> int:
-    """Bytes that this machine had, or its control group, when it was first asked."""
+    """Bytes available to this machine, or its control group, at the first call."""
     import psutil
 
     free, allowed = psutil.virtual_memory().available, cgroup.memory_limit()
@@ -169,7 +169,8 @@ def available() -> int:
 
 
 def largest(config: RunConfig, outputs: int, limit: int) -> int:
-    """The largest batch per device whose tensors need at most ``limit`` bytes, and that the data have; 0 without."""
+    """The largest batch per device whose tensors need at most ``limit`` bytes, at most the data's examples; 0 if
+    none."""
     from bench.predict.memory.plan import largest_batch
 
     own = data_kind(config.data)[0] == OWN
@@ -179,8 +180,8 @@ def largest(config: RunConfig, outputs: int, limit: int) -> int:
 
 
 def process_overhead(config: RunConfig) -> tuple[float, str]:
-    """GiB of a process besides its tensors, and where the figure comes from: records of this kind of GPU, an assumption
-    without; on a CPU this process, which has Python and torch in memory, and no more."""
+    """GiB of a process besides its tensors, and the source: records of this kind of GPU, or an assumption; on a CPU
+    this process, which has only Python and torch in memory."""
     if config.device == "cpu":
         return own_size() / GIB, f"{PROGRAM}: measured on this process, which has loaded both"
     names = {gpu.name for gpu in usable_gpus(config)} if config.device == "cuda" else set()
@@ -197,7 +198,7 @@ def process_overhead(config: RunConfig) -> tuple[float, str]:
 
 @functools.cache
 def own_size() -> int:
-    """Bytes of this process when it was first asked, so that every mode gets the same: predictions make it grow."""
+    """Bytes of this process at the first call, so that every mode gets the same: predictions make it grow."""
     try:
         return read_pss(os.getpid())
     except OSError:
@@ -214,7 +215,7 @@ def records_of(out: str) -> list[Record]:
 
 
 def context_of(record: Record) -> float | None:
-    """GiB that a process had on its fullest GPU besides torch's allocator; None where it was not told."""
+    """GiB that a process had on its fullest GPU besides torch's allocator; None if unknown."""
     told = [d["nvml_process"] - d["torch_reserved"] for d in record.peak_memory
             if d.get("nvml_process") is not None and d.get("torch_reserved") is not None]  # fmt: skip
     return max(told, default=None)

@@ -1,4 +1,4 @@
-"""`bench predict mode`: which mode to use, in words; from records, or from a few short runs of its own."""
+"""`bench predict mode`: which mode to use, from records or from a few short runs."""
 
 import dataclasses
 from pathlib import Path
@@ -29,7 +29,7 @@ ROUNDS = 3
 
 
 def run(args) -> int:
-    """Say which mode to use, and what that rests on. The folder of the records is the last line."""
+    """Print which mode to use, and why. The folder of the records is the last line."""
     console, asked = tables.terminal(), from_arguments(args)
     more = given(args)
     if args.records is not None:
@@ -73,7 +73,7 @@ def link_of(args, facts: Facts | None) -> links.Link | None:
 
 
 def refuse_runs(args) -> None:
-    """Raise UserError for an option that records have already."""
+    """Raise UserError for an option that the records determine."""
     names = [variable_of(FIELDS[name]) for name in given_options(args)]
     names += [name.upper() for name in ("modes", "rounds") if getattr(args, name) is not None]
     if names:
@@ -86,7 +86,7 @@ def refuse_runs(args) -> None:
 
 
 def read(folder: Path) -> Facts:
-    """What the records below a folder say. Raises UserError where there are none that say anything."""
+    """The facts of the records below a folder. Raises UserError if there are none."""
     records, refused = find_records(folder)
     networks, bad = find_networks(folder)
     for sentence in refused + bad:
@@ -103,7 +103,9 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
         (plan,) = COMPARE.plans(console, asked, Flags(modes=args.modes))
         config = max(plan.programs.values(), key=lambda each: each.num_devices)
         silent = {mode: in_mode(config, mode) for mode in UPPER_BOUNDS}
-        plan = dataclasses.replace(plan, programs=plan.programs | silent)  # also on GPUs: what is not hidden is told
+        plan = dataclasses.replace(
+            plan, programs=plan.programs | silent
+        )  # also on GPUs: it shows the exposed communication
         folder = run_plan(console, plan, Flags(rounds=args.rounds or ROUNDS), asked.out)
         programs = plan.programs
     else:
@@ -123,7 +125,7 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
 
 
 def batches_of(programs: dict[str, RunConfig]) -> dict:
-    """The largest batch of each program that trains, as fields of ``Facts``; why not where memory is not known."""
+    """The largest batch of each program that trains, as fields of ``Facts``; or why memory is unknown."""
     import bench.predict.memory.plan  # noqa: F401 (torch, whose memory is measured below)
 
     batches, said = {}, []
@@ -137,5 +139,5 @@ def batches_of(programs: dict[str, RunConfig]) -> dict:
             batches[label] = memory.largest(config, outputs, int(limit - besides * memory.GIB))
         except UserError as error:
             return {"batches_said": (str(error),)}
-        said += [f"largest: {told}, and that the data have", assumed, context]
+        said += [f"largest: {told}, at most the data set", assumed, context]
     return {"batches": batches, "batches_said": tuple(dict.fromkeys(filter(None, said)))}

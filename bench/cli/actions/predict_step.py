@@ -26,7 +26,7 @@ MOST_DEVICES = 100_000
 
 
 def run(args) -> int:
-    """Predict; tables, and what they rest on. Nothing is started, and without OUT no file is written."""
+    """Predict; print tables and assumptions. Nothing is started, and without OUT no file is written."""
     if args.points and not args.out:
         raise UserError("POINTS are drawn into a picture: give OUT=folder")
     asked = asked_of(args)
@@ -45,7 +45,7 @@ def run(args) -> int:
 
 
 def asked_of(args) -> Asked:
-    """What a forecast is made of. Raises UserError."""
+    """The inputs of a forecast. Raises UserError."""
     record = profiles.record_at(needed("RECORD", args.record))
     profile = profiles.profile_of(record, args.record)
     return Asked(record, profile, link_of(args, profile), {mode: config_of(args, mode) for mode in modes_of(args)})
@@ -60,17 +60,17 @@ def forecasts(args, asked: Asked) -> list[result.Forecast]:
 
 
 def points_of(args, asked: Asked) -> Points:
-    """What of POINTS belongs to the forecast. Raises UserError."""
+    """The records of POINTS that fit the forecast. Raises UserError."""
     folders = [folder.strip() for folder in (args.points or "").split(",") if folder.strip()]
     return records.find(folders, asked) if args.points else Points()
 
 
 def link_of(args, profile: profiles.Profile) -> links.Link:
-    """LINK or NETWORK, and where nodes have several devices what is inside. Raises UserError for what does not fit."""
+    """LINK or NETWORK, and LINK_INSIDE if nodes have several devices. Raises UserError for what does not fit."""
     carrier = "gloo" if profile.device == "cpu" else "nccl"
     if bool(args.link) == bool(args.network):
-        raise UserError("one of LINK=RATE,LATENCY (as in LINK=10gbit,50us) and NETWORK=folder (what `make network` has "
-                        "left) is needed")  # fmt: skip
+        raise UserError("give LINK=RATE,LATENCY (as in LINK=10gbit,50us), or NETWORK=folder (the output folder of "
+                        "`make network`)")  # fmt: skip
     link = links.said(args.link, carrier) if args.link else links.measured(args.network, carrier)
     per_node = args.per_node or 1
     if (per_node > 1) != bool(args.link_inside):
@@ -82,7 +82,7 @@ def link_of(args, profile: profiles.Profile) -> links.Link:
 
 
 def modes_of(args) -> list[str]:
-    """MODES; all that can be forecast without it. Raises UserError."""
+    """MODES, by default all that can be forecast. Raises UserError."""
     named = [name.strip() for name in args.modes.split(",")] if args.modes else list(ENGINES)
     if unknown := [name for name in named if name not in ENGINES]:
         raise UserError(f"MODES={unknown[0]} cannot be forecast: choose from {', '.join(ENGINES)}")
@@ -90,8 +90,8 @@ def modes_of(args) -> list[str]:
 
 
 def config_of(args, mode: str) -> RunConfig:
-    """The options of a mode's engine that were given. Raises UserError for one that is in no forecast, or that none of
-    the modes has."""
+    """The given backend options of a mode. Raises UserError for one that no forecast uses, or that none of the modes
+    has."""
     modes, values = modes_of(args), dict(vars(args))
     for name, f in FIELDS.items():
         if values.get(name) is None:

@@ -27,11 +27,11 @@ BY = {"machine": "pool", "student": "leaderboard"}
 
 
 def run(args) -> int:
-    """In the form that was asked for. Raises UserError for an unknown one."""
+    """Write the requested format. Raises UserError for an unknown one."""
     form = args.format or DATA.get(Path(args.out or "").suffix, "html")
     for name, value, known in (("FORMAT", form, FORMS), ("BY", args.by or "machine", BY)):
         if value not in known:
-            raise UserError(f"{name}={value}: one of {', '.join(known)}")
+            raise UserError(f"{name}={value}: choose one of {', '.join(known)}")
     if args.out and args.records is None and Path(args.out).is_dir() and form == "html" and not args.by:
         raise UserError(f"OUT={args.out} is a folder: use RECORDS={args.out} for records; OUT is the output file")
     if args.by and args.format:
@@ -72,7 +72,7 @@ def table_and_page(args, with_page: bool) -> int:
 
 
 def print_records(console, records: list[Record]) -> None:
-    """A row for each single run; of a suite one line, for its rounds belong together."""
+    """A row for each single run; one line for a suite, because its rounds belong together."""
     single = [record for record in records if not record.label.suite]
     if single:
         grid = tables.single_runs_grid(single[-MOST_RUNS:])

@@ -1,4 +1,4 @@
-"""`bench run`: one benchmark, and on a CPU the two baselines that decide whether distribution paid at all. On GPUs
+"""`bench run`: one benchmark, and on a CPU the two baselines that show whether distribution pays off. On GPUs
 BASELINES=1 runs them, and the same mode with TORCH_DEFAULTS=1."""
 
 import dataclasses
@@ -37,7 +37,7 @@ def run(args) -> int:
     if "num_devices" not in given_options(args) and (more := unused_gpus(config)):
         console.print(more)
     if config.copy_to:
-        remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
+        remote.Remote(config.copy_to, config.timeout)  # report a wrong address before the training, not after
     path, others, began = None, [], time.monotonic()
     try:
         path = run_live(console, config)
@@ -61,14 +61,14 @@ def plain(asked: RunConfig, config: RunConfig, out: str) -> list[RunConfig]:
 
 
 def run_baselines(console: Console, programs: list[RunConfig], devices: int, seconds: float) -> list[Record]:
-    """Run what a run on so many devices is compared with, once each; what does not fit goes on in passes, or is left
-    out. seconds: what the run itself took."""
+    """Run each baseline once; one that does not fit continues in passes, or is left out. seconds: the duration of the
+    run itself."""
     found = []
     if any(each.plain for each in programs):
         names = ", ".join(each.label.program or each.mode for each in programs)
         console.print(
-            f"BASELINES=1: {len(programs)} more runs ({names}) of as many steps each; the first took {seconds:.0f} s, "
-            "and a plain step takes longer"
+            f"BASELINES=1: {len(programs)} more runs ({names}) with the same number of steps; the first took "
+            f"{seconds:.0f} s, and a step with TORCH_DEFAULTS=1 takes longer"
         )  # fmt: skip
     for each in programs:
         for config in filter(None, [each, in_passes(each, devices)]):
@@ -87,7 +87,7 @@ def run_baselines(console: Console, programs: list[RunConfig], devices: int, sec
 
 
 def run_live(console: Console, config: RunConfig) -> Path:
-    """Launch one config and show how it goes on, each epoch as soon as it has ended."""
+    """Launch one config and show its progress, each epoch as soon as it has ended."""
     workload = workload_of(config)
     with LiveProgress(config, console, config.mode, lambda row: epoch_line(row, workload)) as watch:
         return launch(config, watch)

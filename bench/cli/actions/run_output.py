@@ -1,4 +1,4 @@
-"""What a person reads of one run: before it, after each epoch, and at its end."""
+"""The output of one run: before it, after each epoch, and at its end."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from bench.storage.urls import without_credentials
 
 
 def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
-    """Before anything runs: what will run, on what. launcher: how it is started, where that is no option."""
+    """Print what will run, and on what. launcher: the external launcher, if any."""
     if config.hosts:
         console.print(where(config))
     if config.device == "cpu" and config.num_devices > 1:
@@ -78,7 +78,7 @@ def finish(console: Console, config: RunConfig, path: Path, others: list[Record]
 
 
 def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
-    """After a failure: COPY_TO gets what the run has left. That this fails too is said, and raises nothing."""
+    """After a failure: copy the run's files to COPY_TO. If that fails too, print why and raise nothing."""
     if config.copy_to and run_dir:
         try:
             print(f"copied to: {stage.copy_back(run_dir, config.copy_to, config.timeout)}", flush=True)
@@ -108,7 +108,7 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
     if any(not other.config.plain for other in others):
         console.print(
             "note: single is one process with all the threads on the same global batch; independent has no "
-            "communication, and its processes do not wait for each other. × this run compares median steps (of "
+            "communication, and its processes do not wait for each other. The speedup compares median steps (for "
             f"independent the sum of its processes); {record.workload.units}/s counts all steps. One run each."
         )
     for sentence in cautions_of_single_runs(record, others):
@@ -117,7 +117,7 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
 
 
 def print_accuracy(console: Console, record: Record) -> None:
-    """What a validation alone gave (epochs were shown as they ended), and the time to the target if there is one."""
+    """The result of a run that only validated (epochs were shown as they ended), and the time to the target."""
     for row in record.epochs if record.config.evaluate else ():
         console.print(epoch_line(row, record.workload))
     if "target" in record.accuracy:

@@ -1,4 +1,4 @@
-"""`bench status`: how a run goes on that somebody else has started, read from the heartbeats in its folder."""
+"""`bench status`: progress of a running job, read from the heartbeats in its folder."""
 
 import json
 import time
@@ -16,12 +16,12 @@ from bench.process.heartbeat import Heartbeat, every_status, in_words, status_pa
 from bench.record.read import load
 
 EVERY_S = 5.0
-STILL_S = 60.0  # after which a run is said to stand still
+STILL_S = 60.0  # without progress, after which it is reported
 
 
 def run(args) -> int:
-    """Show every rank now and then until the run has ended; ONCE=1 shows them once."""
-    folder, console = going_on(Path(args.runs or DEFAULT_FOLDER)), tables.terminal()
+    """Show every rank periodically until the run has ended; ONCE=1 shows them once."""
+    folder, console = find_unfinished_run(Path(args.runs or DEFAULT_FOLDER)), tables.terminal()
     units = units_of(folder / "config.json")
     moved, before = time.monotonic(), None
     while not (folder / "record.json").exists():
@@ -42,7 +42,7 @@ def run(args) -> int:
 
 
 def units_of(path: Path) -> str:
-    """What a run counts, from its config. Raises UserError for a file that is none."""
+    """The units of a run, from its config. Raises UserError for a file that is not one."""
     try:
         return workload_of(unchecked(json.loads(files.read_plain(path).decode()))).units
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -50,8 +50,8 @@ def units_of(path: Path) -> str:
         raise UserError(f"{path} is not the config of a run ({why}): name the folder of a run") from None
 
 
-def going_on(folder: Path) -> Path:
-    """The folder of the newest run at or below a folder that has not ended. Raises UserError when there is none."""
+def find_unfinished_run(folder: Path) -> Path:
+    """The folder of the newest unfinished run at or below a folder. Raises UserError if there is none."""
     found = [path.parent for path in folder.rglob(status_path(Path(), 0).name)] if folder.is_dir() else []
     if not found:
         raise UserError(f"no run in progress in {folder}: name its folder, or the folder of all runs (RUNS)")

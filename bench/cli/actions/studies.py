@@ -16,14 +16,14 @@ from bench.studies.rounds import Sequence, labelled, repeats_of, run_rounds
 
 
 def run(study: Study, args) -> int:
-    """Run every suite of a study's command, and say what came of it."""
+    """Run every suite of a study's command, and print the results."""
     flags, asked, console = flags_of(study, args), from_arguments(args), tables.terminal()
     folders = [run_plan(console, plan, flags, asked.out) for plan in study.plans(console, asked, flags)]
     return finish(console, folders, flags.strict)
 
 
 def flags_of(study: Study, args) -> Flags:
-    """The command's own flags. Raises UserError for what does not go together."""
+    """The command's own flags. Raises UserError for flags that exclude each other."""
     rounds, minutes = args.seeds if study.seeded else args.rounds, getattr(args, "max_minutes", None)
     auto = rounds == "auto"
     if auto and not study.auto:
@@ -39,7 +39,7 @@ def flags_of(study: Study, args) -> Flags:
 
 
 def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
-    """Run one suite; its folder. With STRICT=1 it ends after the first round when something differs."""
+    """Run one suite; returns its folder. With STRICT=1 it stops after the first round if something differs."""
     rounds = flags.rounds or (QUICK_ROUNDS if flags.quick else plan.study.rounds)
     if rounds < FEWEST_ROUNDS:
         console.print(

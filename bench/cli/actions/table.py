@@ -9,7 +9,7 @@ from bench.report.export import write_table
 
 
 def run(args) -> int:
-    """Write the table. Files that are no good record are named on standard error, and the rest is used."""
+    """Write the table. Files that are not valid records are named on standard error."""
     records, refused = find_records(Path(args.records or DEFAULT_FOLDER))
     for sentence in refused:
         warn(f"refused: {sentence}")

@@ -1,4 +1,4 @@
-"""`bench time -- torchrun … train.py`: a training script that is not this project's, timed as it is."""
+"""`bench time -- torchrun … train.py`: time any training script, unmodified."""
 
 import shlex
 from pathlib import Path
@@ -15,9 +15,9 @@ from bench.record.describe import machine_line
 
 
 def run(args) -> int:
-    """Run the command, and show what its ranks did. The record is the last line."""
+    """Run the command, and print the result. The record is the last line."""
     if not (words := words_of(args)):
-        raise UserError('which command? `bench time -- torchrun --nproc-per-node=2 train.py`, or CMD="…" with make')
+        raise UserError('no command: write `bench time -- torchrun --nproc-per-node=2 train.py`, or CMD="…" with make')
     options = Options(args.warmup, args.steps, args.watch is not False, args.batch)
     if args.label is not None and not (0 < len(args.label) <= 200 and is_unicode(args.label)):
         raise UserError("LABEL: use 1 to 200 characters (UTF-8)")
@@ -31,7 +31,7 @@ def run(args) -> int:
 
 
 def words_of(args) -> list[str]:
-    """The command, after -- or as CMD. Raises UserError where it is given twice, or its quotes do not close."""
+    """The command, after -- or as CMD. Raises UserError if it is given twice, or a quote is not closed."""
     if args.cmd and args.rest:
         raise UserError("the command is given twice: after -- or as CMD=")
     try:

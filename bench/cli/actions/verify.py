@@ -1,12 +1,12 @@
 """``bench verify``: do all modes compute the same update on this machine?
 
 Every mode trains 20 steps from the same start on the same global batches in real processes, and the weights are
-compared with those of one process. Without batch norm they must agree within BOUND in float32, not to the last bit: a
-sum over two half batches rounds otherwise than one sum over the whole batch, and training enlarges the difference.
+compared with those of one process. Without batch norm they must agree within BOUND in float32, but not bitwise: a sum
+over two half batches rounds differently from one over the whole batch, and training amplifies the difference.
 
-On GPUs cuDNN takes other algorithms for other batches. So single is compared with itself in as many passes as there are
-devices, which is the same update from the same part batches; the modes may differ MARGIN times as much. With batch norm
-the modes differ by design, and so does Horovod's Adasum, which is no mean: that is shown, not judged.
+On GPUs cuDNN's algorithm depends on the batch size. So single is compared with itself in as many passes as there are
+devices, the same update from the same partial batches; the modes may differ MARGIN times as much. With batch norm the
+modes differ by design, and so does Horovod's Adasum, which is not a mean: that is shown, but not checked.
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ from bench.studies.programs import impossible, in_mode, measured_only, modes_of
 BOUND = 1e-5
 MARGIN, LOOSEST = 4, 1e-4  # on GPUs: times the control's difference, and never more than this
 STEPS = (1, 5, 10, 20)
-# A small step keeps the comparison about the modes: with lr 0.01 one seed in four broke the bound by rounding alone, a
-# ReLU's sign having flipped. An error of a mode (a sum where the mean is meant, a missing broadcast) is larger by far.
+# A small learning rate keeps rounding below the bound: with lr 0.01 one seed in four exceeded it, because a ReLU's sign
+# flipped. An error of a mode (a sum instead of the mean, a missing broadcast) is much larger.
 VERIFY_LR = 0.002
 
 SAME_UPDATE = [mode for mode in TRAINABLE if MODES[mode].same_update]
@@ -49,20 +49,20 @@ PASSES = "single, in passes"  # the control on GPUs
 ADASUM = "horovod, Adasum"
 NORM_FACTS = """\
 What batch norm does in each mode (facts, not failures):
-- single normalises with the statistics of the whole batch; a mode of several devices each with those of one device's
-  part. So their first step differs from single's, and agrees with each other's to rounding.
-- batch norm makes rounding grow fast: the control (single against single with one thread) differs in nothing but the
-  order of its sums. Once it has drifted, a difference of its size says nothing about a mode.
+- single normalises with the statistics of the whole batch; modes on several devices normalise with those of one
+  device's part. So their first step differs from single's, and agrees among them up to rounding.
+- batch norm amplifies rounding quickly: the control (single against single with one thread) differs only in the order
+  of its sums. A difference of the control's size is no evidence against a mode.
 - running statistics: """
 
 
 def run(args) -> int:
-    """Run every mode that can run here and print the two tables; exit code 1 when a mode breaks the bound."""
+    """Run every mode that can run here and print the two tables; exit code 1 if a mode exceeds the bound."""
     asked, console = from_arguments(args), terminal()
     devices = asked.num_devices if asked.num_devices > 1 else 2
     alone = asked.num_devices == 1 and asked.device != "cpu" and len(usable_gpus(asked)) == 1
     if alone and not asked.share_gpu:
-        console.print("One GPU: two ranks share it, as with SHARE_GPU=1; what cannot run this way is not compared")
+        console.print("One GPU: two ranks share it, as with SHARE_GPU=1; modes that cannot are not compared")
         asked = dataclasses.replace(asked, share_gpu=True)
     common = {"num_devices": devices, "warmup_steps": 0, "timed_steps": STEPS[-1], "baselines": False}
     common |= measured_only() | {"snapshots": ",".join(map(str, STEPS)), "precision": "fp32", "plain": True}
@@ -97,7 +97,7 @@ def run(args) -> int:
 
 
 def bound_of(control: float | None) -> float:
-    """How far a weight may be from single's. control: how far single is from itself in passes; None on a CPU.
+    """Largest allowed difference from single. control: single's difference from itself in passes; None on a CPU.
 
     >>> [bound_of(control) for control in (None, 1e-7, 5e-6, 1e-3)]
     [1e-05, 1e-05, 2e-05, 0.0001]
@@ -106,8 +106,8 @@ def bound_of(control: float | None) -> float:
 
 
 def programs(config: RunConfig, norm: str, modes: list[str] = SAME_UPDATE) -> dict[str, RunConfig]:
-    """These ways to train, on the same batches with the same kind of norm, by name; with batch norm CONTROL, without it
-    on GPUs PASSES, and ADASUM where it can be had."""
+    """The runs to compare, by name, on the same batches with the same kind of norm; with batch norm CONTROL, without it
+    on GPUs PASSES, and ADASUM if it is available."""
     config = dataclasses.replace(config, norm=norm)
     runs = {mode: in_mode(config, mode) for mode in modes if not impossible(config, mode)}
     if norm == "batch":
@@ -131,8 +131,9 @@ def why_no_adasum(config: RunConfig) -> str:
 def compare(
     console: Console, base: RunConfig, norm: str, modes: list[str]
 ) -> tuple[float, float | None, list[str]] | None:
-    """Run the modes on one config; print the table. Returns the largest difference (infinite where runs are not alike),
-    that of PASSES if there is one, and why modes are missing. None where the model has no batch norm to compare."""
+    """Run the modes on one config; print the table. Returns the largest difference (infinite if runs are not
+    comparable), that of PASSES if there is one, and why modes are missing. None where the model has no batch norm to
+    compare."""
     folders, records = {}, {}
     missing = [f"{mode} {why}" for mode in modes if (why := impossible(base, mode))]
     for name, config in programs(base, norm, modes).items():
@@ -170,7 +171,7 @@ def compare(
         table.add_row(f"{a} – {b}", *(f"{d:.1e}" for d in differences), *words)
     print_table(console, table)
     if norm == "none":
-        moved = max(travelled(folder) for folder in folders.values())
+        moved = max(largest_change(folder) for folder in folders.values())
         console.print(f"training moved a weight by up to {moved:.1e} between steps {STEPS[0]} and {STEPS[-1]}")
         if ADASUM in folders:
             console.print(f"{ADASUM}: a different update by design, neither mean nor sum: shown, but not checked")
@@ -180,7 +181,7 @@ def compare(
 
 
 def pairs(names, norm: str) -> list[tuple[str, str]]:
-    """What is compared: everything with single, and with batch norm also the multi-device modes with each other."""
+    """The pairs to compare: everything with single, and with batch norm also the multi-device modes with each other."""
     every = itertools.combinations(names, 2)
     return [(a, b) for a, b in every if a == "single" or (norm == "batch" and b != CONTROL)]
 
@@ -190,14 +191,14 @@ def difference(a: Path, b: Path, step: int) -> float:
     return largest(*(np.load(folder / f"rank0-step{step}.npz") for folder in (a, b)))
 
 
-def travelled(folder: Path) -> float:
-    """How far training moved the weight that moved most: agreement of weights that do not move would prove nothing."""
+def largest_change(folder: Path) -> float:
+    """The largest change of a weight by training: agreement of weights that do not change proves nothing."""
     return largest(*(np.load(folder / f"rank0-step{step}.npz") for step in (STEPS[0], STEPS[-1])))
 
 
 def largest(left, right) -> float:
-    """The largest absolute difference of any parameter between two snapshots; buffers are left out. Weights that are no
-    numbers agree with nothing: infinite."""
+    """The largest absolute difference of any parameter between two snapshots; buffers are left out. Infinite if a
+    weight is not a number."""
     names = [n for n in left.files if not any(part in n for part in ("running_", "moving_", "num_batches"))]
     differences = [float(np.abs(left[n] - right[n]).max()) for n in names]
     return math.inf if any(math.isnan(d) for d in differences) else max(differences)
