@@ -1,12 +1,12 @@
-"""The parity certificate: what was equal across the programs of a comparison, read from the records.
+"""The parity certificate: what was equal across the configurations of a comparison, read from the records.
 
 - equal: the same in every record;
 - inherent: differs because the modes ARE that difference (single's one device, batch norm over another number of
-  images); it is named, and no verdict can be freed of it;
-- differs: what makes a comparison unfair. Not recorded counts as differing.
+  images); it is named, and every verdict includes it;
+- differs: makes a comparison unfair. Not recorded counts as differing.
 
-A record's own account of what happened counts, not the options: threads, workers, batches, weights and code are those
-of the processes that ran.
+The facts that a record observed count, not the options: threads, workers, batches, weights and code are those of the
+processes that ran.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ DISAGREE = "ranks disagree"
 
 
 def agreed(texts, mark: str = "; ") -> str:
-    """The one text of all ranks, or what they disagree about."""
+    """The common text of all ranks, or what they disagree about."""
     found = sorted(set(texts))
     return found[0] if len(found) == 1 else f"{DISAGREE}: {mark.join(found)}"
 
 
 def of_facts(*fields: str):
-    """A reader of the facts that the ranks recorded; None where any did not."""
+    """A reader of the facts that the ranks recorded; None if any did not."""
 
     def read(record: Record) -> str | None:
         seen = {tuple((part.facts or {}).get(f, UNKNOWN) for f in fields) for part in record.samples}
@@ -57,7 +57,7 @@ def images_of_first_steps(record: Record) -> str:
 
 
 def initial_weights(record: Record) -> str:
-    """The weights that every rank started from: of all parameters, whole, also where a mode shards them."""
+    """The initial weights of every rank: all parameters, complete even if a mode shards them."""
     hashes = {part.initial_weights_sha256 for part in record.samples}
     return hashes.pop() if len(hashes) == 1 else agreed((h[:8] for h in hashes), ", ")
 
@@ -75,9 +75,9 @@ def device_set(record: Record) -> str:
 
 
 def norm_images(record: Record) -> str | None:
-    """What the normalising layers see at once: images, or what a batch counts, of one device."""
+    """The number of images (or other units of a batch) that a norm layer normalises together on one device."""
     kind = of_facts("norm")(record)
-    if kind is None or "BatchNorm" not in kind:  # the others look at one image at a time
+    if kind is None or "BatchNorm" not in kind:  # the others normalise one image at a time
         return kind
     passes = global_batch(record) // record.config.accumulate
     seen = passes if record.config.norm == "sync" else passes // record.num_devices
@@ -85,7 +85,7 @@ def norm_images(record: Record) -> str | None:
 
 
 def memory_format(record: Record) -> str:
-    """How images and weights are laid out in memory. Older records, from before there was a choice, do not say."""
+    """How images and weights are laid out in memory. Records older than this option do not contain it."""
     return agreed((part.facts or {}).get("memory_format", "contiguous") for part in record.samples)
 
 
@@ -155,7 +155,7 @@ FACTS = {
 SOURCES = {"source of the model": "model_source_sha256", "source of the data": "data_source_sha256",
            "text": "data_sha256"}  # fmt: skip
 
-# The options whose effect the facts show. Data and image size are of one workload (``comparison.require_comparable``).
+# Options whose effect the facts show. Data and image size belong to one workload (``comparison.require_comparable``).
 SHOWN = {
     "per_device_batch", "accumulate", "epochs", "seed", "data", "model", "image_size", "norm", "optimizer", "momentum",
     "nesterov", "weight_decay", "fused", "lr", "lr_batch", "schedule", "schedule_epochs", "schedule_factor",
@@ -163,16 +163,19 @@ SHOWN = {
     "warmup_steps", "timed_steps", "layers", "width", "heads", "context",
 }  # fmt: skip
 
-# Facts that differ because the modes do: why, and between which records they may not differ even so.
+# Facts that differ because the modes do: why, and between which records they must still be equal.
 INHERENT = {
-    "images a norm layer sees": ("batch norm is local: its statistics are of one device's share", number_of_devices),
-    "buffers": ("dp keeps replica 0's, ddp and zero1 send rank 0's, horovod and fsdp leave each rank its own", of_mode),
+    "images a norm layer sees": ("batch norm is local: its statistics come from one device's share", number_of_devices),
+    "buffers": (
+        "dp keeps replica 0's, ddp and zero1 broadcast rank 0's, horovod and fsdp keep each rank's own",
+        of_mode,
+    ),
     "device set": ("one device is not several", number_of_devices),
     "threads in total": (
-        "of several machines one process has the cores of one",
+        "one process uses the cores of one machine only",
         lambda record: len(record.data.get("nodes", ())) or 1,
     ),
-    "memory format": ("weights stay contiguous where Horovod sends, fsdp shards, or dp copies them to GPUs", of_mode),
+    "memory format": ("weights stay contiguous if Horovod sends, fsdp shards, or dp copies them to GPUs", of_mode),
 }
 
 WHY = {
@@ -188,14 +191,14 @@ Programs = dict[str, list[Record]]  # label -> its good records, one per round
 
 @dataclass(frozen=True)
 class Rules:
-    """What a study varies on purpose, so that it is not unfair."""
+    """Facts that a study varies on purpose, so that they are not unfair."""
 
-    # fact -> why it may differ, and a function of a record: records for which it gives the same may not differ even so
+    # fact -> why it may differ, and a function of a record: records with the same value must still be equal
     varies: dict[str, tuple[str, Callable]] = field(default_factory=dict)
-    by_round: tuple[str, ...] = ()  # facts that are another in every round, and are compared round by round
-    ranks_apart: tuple[str, ...] = ()  # facts of which the ranks of one run need not agree
+    by_round: tuple[str, ...] = ()  # facts that change every round, and are compared round by round
+    ranks_apart: tuple[str, ...] = ()  # facts that may differ between the ranks of one run
     options: tuple[str, ...] = ()  # options that define the work, in which the programs may differ
-    mistakes: bool = False  # a mistake made on purpose is what is studied
+    mistakes: bool = False  # the injected mistake is the subject of the study
 
 
 NOTHING_VARIES = Rules()
@@ -204,9 +207,9 @@ NOTHING_VARIES = Rules()
 @dataclass(frozen=True)
 class Fact:
     name: str
-    values: dict[str, str]  # program -> what its records say
+    values: dict[str, str]  # program -> the values in its records
     status: str  # equal | inherent | differs | not recorded
-    why: str = ""  # only for what is not equal
+    why: str = ""  # only for facts that are not equal
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,7 @@ def judge(
     name: str, programs: Programs, read: Callable, allowed: tuple | None = None, by_round: bool = False,
     ranks_apart: bool = False,
 ) -> Fact:  # fmt: skip
-    """One line, by what ``read`` gives of each record. The rest: as in ``Rules``."""
+    """One line, from the value that ``read`` gives for each record. The rest: as in ``Rules``."""
     found = {label: [(read(record), record) for record in records] for label, records in programs.items()}
     values = {label: said([value for value, _ in seen]) for label, seen in found.items()}
     everything = [pair for seen in found.values() for pair in seen]
@@ -282,7 +285,7 @@ def same_in_groups(pairs: list[tuple], group: Callable) -> bool:
 
 
 def said(seen: list) -> str:
-    """The values of a program as text: one when all its rounds agree. Hashes are cut to eight digits."""
+    """The values of a program as text: one if all its rounds agree. Hashes are cut to eight digits."""
     texts = [UNKNOWN if value is None else str(value) for value in seen]
     texts = list(dict.fromkeys(text[:8] if len(text) == 64 else text for text in texts))
     return texts[0] if len(texts) == 1 else f"{texts[0]} … {texts[-1]}"
@@ -295,7 +298,7 @@ def passes(programs: Programs) -> list[Fact]:
 
 
 def sources(programs: Programs) -> list[Fact]:
-    """What was trained, by its hash, where it is the user's code or text."""
+    """Hashes of the user's own code or text, if any was trained."""
     return [
         judge(name, programs, of_facts(key))
         for name, key in SOURCES.items()
@@ -304,7 +307,7 @@ def sources(programs: Programs) -> list[Fact]:
 
 
 def several_machines(programs: Programs) -> list[Fact]:
-    """Programs on several machines, or over a named network: are the machines of a run equal, and those of all runs?"""
+    """For several machines, or a named network: are the machines of a run equal, and those of all runs?"""
     records = [record for found in programs.values() for record in found]
     if not any(record.several_machines or record.network for record in records):
         return []
@@ -313,7 +316,7 @@ def several_machines(programs: Programs) -> list[Fact]:
     networks = {label: said([record.network or "not named" for record in found]) for label, found in programs.items()}
     places = {label: said([where(record) or "one machine" for record in found]) for label, found in programs.items()}
     of_size = {(record.num_devices, where(record)) for record in records}
-    placed = ("differs", "the same number of devices was on other machines")
+    placed = ("differs", "the same number of devices was on different machines")
     if len(set(places.values())) == 1:
         placed = ("equal",)
     elif len(of_size) == len({record.num_devices for record in records}):
@@ -327,14 +330,14 @@ def several_machines(programs: Programs) -> list[Fact]:
 
 
 def interruptions(programs: Programs) -> list[Fact]:
-    """Runs with MIN_DEVICES that were interrupted: what is left of their times compares with nothing."""
+    """Interrupted runs with MIN_DEVICES: their remaining times cannot be compared."""
     counts = {label: sum(len(record.interruptions) for record in found) for label, found in programs.items()}
     values = {label: str(count) for label, count in counts.items()}
     return [Fact("interruptions", values, "differs", "ranks were lost while it ran")] if any(counts.values()) else []
 
 
 def other_options(programs: Programs, rules: Rules) -> Fact:
-    """The options of the work that no fact of the table shows: a new one is among them without a line here."""
+    """Options of the work that no fact covers; a new option is included without a line here."""
     rest = [name for name in names_of_options(*WORK) if name not in SHOWN and name not in rules.options]
 
     def given(record: Record) -> str:
@@ -348,7 +351,7 @@ def other_options(programs: Programs, rules: Rules) -> Fact:
 
 
 def injected_mistakes(programs: Programs, rules: Rules) -> Fact:
-    """MISTAKE in any program makes a comparison unfair, though all may have it; but for a study of mistakes."""
+    """MISTAKE in any program makes a comparison unfair, even if all have it; except in a study of mistakes."""
     values = {label: said([record.config.mistake for record in records]) for label, records in programs.items()}
     name = "injected mistakes"
     if set(values.values()) <= {"none"}:

@@ -1,4 +1,4 @@
-"""From a suite's rounds to the answer: which program, by how much, how sure, and whether the comparison was fair."""
+"""Compare a suite: which configuration is faster, by how much, with what interval, and whether it was fair."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from bench.config.options import names
 from bench.config.sections import Model
 from bench.errors import UserError
 
-OF_BOUND = ("gradient", "initial weights")  # facts in which the upper bound differs because it is the bound
+OF_BOUND = ("gradient", "initial weights")  # facts in which the no-communication baseline differs by design
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Pair:
     b: str
     comparison: stats.Comparison
     certificate: Certificate
-    settled: int | None = None  # of ROUNDS=auto: the interim analysis from which on this pair has its verdict
+    settled: int | None = None  # of ROUNDS=auto: the interim analysis that gave this pair its verdict
 
     @property
     def flagged(self) -> bool:
@@ -40,11 +40,11 @@ class Result:
     suite: Suite
     base: str  # a label
     certificate: Certificate
-    pairs: list[Pair]  # those that are judged: the base's first, then, where the question is of all, the others
-    outliers: dict[str, list[int]]  # label -> the rounds that are far from its others; they count all the same
+    pairs: list[Pair]  # the judged pairs: first those of the base, then, if all pairs are compared, the others
+    outliers: dict[str, list[int]]  # label -> its outlier rounds; they are still counted
 
     def pair(self, a: str, b: str) -> Pair:
-        """The pair of two programs, in the one direction in which it is stated everywhere. Raises KeyError."""
+        """The pair of two programs, in the direction in which it is always stated. Raises KeyError."""
         for pair in self.pairs:
             if {pair.a, pair.b} == {a, b}:
                 return pair
@@ -54,7 +54,7 @@ class Result:
         return stats.hold_together([pair.comparison for pair in self.pairs])
 
     def together(self) -> str:
-        """How many of the verdicts hold when all pairs are judged together, in words; empty for a single pair."""
+        """How many verdicts are significant after Holm correction, in words; empty for a single pair."""
         judged = list(zip(self.pairs, self.holding(), strict=True))
         alone = [pair for pair, holds in judged if not holds and pair.comparison.verdict in stats.VERDICTS]
         count = len(alone) + sum(holds for _, holds in judged)
@@ -74,13 +74,13 @@ class Result:
         )
 
     def ranking(self) -> list[str]:
-        """Ways to train, by the geometric mean of their throughput, the fastest first; nothing without exchange."""
+        """Training modes by the geometric mean of their throughput, the fastest first, without the baseline."""
         ways = [p.label for p in self.suite.programs.values() if not p.is_bound and p.config.sync]
         ratio = {pair.b: pair.comparison.ratio for pair in self.pairs if pair.a == self.base} | {self.base: 1.0}
         return sorted(ways, key=lambda label: -ratio[label])
 
     def answer(self) -> list[str]:
-        """The answer in words: the fastest against each other, then what communication costs."""
+        """The result in words: the fastest against each other, then the cost of communication."""
         best, *others = self.ranking()
         lines = [self.pair(best, other).sentence() for other in others]
         bounds = [program.label for program in self.suite.programs.values() if program.is_bound]
@@ -89,7 +89,7 @@ class Result:
 
 
 def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, all_pairs: bool = True) -> Result:
-    """Compare by throughput. all_pairs: not only those with the first, the base. Raises UserError."""
+    """Compare by throughput. all_pairs: not only pairs with the base, which is the first. Raises UserError."""
     require_comparable(suite, rules)
     base, *_ = order = list(suite.programs)
     judged = itertools.combinations(order, 2) if all_pairs else itertools.product([base], order[1:])
@@ -120,7 +120,7 @@ def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
 
 
 def settled(a: Program, b: Program, found: stats.Comparison) -> int | None:
-    """The interim analysis from which on a pair has a verdict; the last one is after the last round."""
+    """The interim analysis that gave a pair its verdict; the last one is after the last round."""
     if found.verdict == "disturbed":
         return None
     rounds, looks, since = found.n, b.first.looks, None
@@ -137,7 +137,7 @@ def records_of(suite: Suite) -> dict[str, list]:
 
 
 def require_comparable(suite: Suite, rules: Rules) -> None:
-    """Raise UserError when nothing can be paired, or the records differ in the model or in what is computed."""
+    """Raise UserError if nothing can be paired, or the records differ in the model or the computation."""
     if not suite.programs:
         raise UserError(f"suite {suite.id} has no round in which every configuration succeeded: run it again")
     defining = [*names(Model), "data", "image_size", "epochs", "optimizer", "precision", "device"]

@@ -1,4 +1,4 @@
-"""Figures to SVG files, byte for byte the same for the same records. How they look is ``style``'s."""
+"""Figures as SVG files, identical bytes for identical records. ``style`` defines their look."""
 
 import re
 from pathlib import Path
@@ -10,13 +10,13 @@ def svg_of(figure) -> str:
     from bench.analysis import style
 
     text = rendered(figure, "svg").decode().replace(f"'{style.FONT}'", style.FALLBACK)
-    # matplotlib names a clip path after the address of an object: named after its place, it is the same every time.
+    # matplotlib names a clip path after the address of an object; a name by its position is reproducible.
     clips = list(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', text)))
     return re.sub(r"\b(" + "|".join(clips) + r")\b", lambda m: f"clip{clips.index(m[1])}", text) if clips else text
 
 
 def save(figure, folder: Path, name: str) -> Path:
-    """Write NAME.svg into a folder, whole or not at all; returns its path. Raises OSError."""
+    """Write NAME.svg into a folder atomically; returns its path. Raises OSError."""
     path, content = Path(folder) / f"{name}.svg", svg_of(figure).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.written_whole(path) as temporary:
@@ -29,7 +29,7 @@ def save_all(figures: dict, folder: Path) -> list[Path]:
 
 
 def rendered(figure, kind: str) -> bytes:
-    """A picture without the date and the version that would make two files of the same picture differ."""
+    """A figure without date and version, so that files of the same figure are identical."""
     import io
 
     from bench.analysis import style

@@ -1,4 +1,4 @@
-"""Do programs learn the same? A margin fixed in advance, differences paired by seed, and the verdict in words."""
+"""Equivalence of accuracies: a margin fixed in advance, differences paired by seed, and the verdict in words."""
 
 import statistics
 
@@ -6,13 +6,13 @@ from bench import formulas
 from bench.analysis import stats
 from bench.config.workloads import WORKLOADS, Metric
 
-# Two programs whose mean accuracy differs by less than a metric's margin are equal for a user. It is a constant and not
-# an option, so that it cannot be chosen after the runs. On 360 held-out digits, 1 percentage point is 3.6 images.
+# Two programs whose mean accuracy differs by less than a metric's margin count as equal. It is a constant and not an
+# option, so that it cannot be chosen after the runs. On 360 held-out digits, 1 percentage point is 3.6 images.
 TOP1 = WORKLOADS["images"].metrics[0]
 
 
 def margin_words(metric: Metric = TOP1) -> str:
-    """As it is printed before the runs and with every verdict: '±1 percentage point of top-1'."""
+    """Printed before the runs and with every verdict: '±1 percentage point of top-1'."""
     one = metric.points.replace("points", "point", 1) if metric.margin == 1 else metric.points
     return f"±{metric.margin:g} {one}"
 
@@ -40,7 +40,7 @@ def words_of(name: str, base: str, found: stats.Equivalence, metric: Metric = TO
 
 
 def heads(metric: Metric, base: str = "") -> list[tuple[str, bool]]:
-    """Columns of a table: the mean, and those of ``cells``. base: what all rows are compared with."""
+    """Columns of a table: the mean, and those of ``cells``. base: the reference of all rows."""
     return [
         (f"{metric.name}, last epoch [95 % interval]", True),
         (f"{unit_of(metric)}{f' against {base}' if base else ''} [95 %]", True), ("[90 %]", True),

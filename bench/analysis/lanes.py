@@ -44,7 +44,7 @@ class Panel:
 
 
 def draw(suite, title: str, panels: list[Panel], xlabel: str, certificate=None, more: tuple = (), n: str | None = None):
-    """The panels one above the other, each on its own scale. The rest: as ``style.canvas`` has it."""
+    """The panels one above the other, each on its own scale. The rest: as in ``style.canvas``."""
     heights = [LANE * len(rows(panel.groups)) + PANEL for panel in panels]
     handles = legend_of(panels)
     legend = LEGEND_LINE * -(-len(handles) // COLUMNS) + 0.05
@@ -63,7 +63,7 @@ def draw(suite, title: str, panels: list[Panel], xlabel: str, certificate=None, 
 
 
 def lanes_of(spans: list[dict]) -> Lanes:
-    """Spans by lane; in the compute lane a track is a thread or device. A lane without a span is left out."""
+    """Spans by lane; in the compute lane a track is a thread or device. Empty lanes are left out."""
     lanes = {}
     for lane in LANES:
         by_name = group_by(
@@ -76,13 +76,13 @@ def lanes_of(spans: list[dict]) -> Lanes:
 
 
 def lane_of(span: dict) -> str:
-    """The lane in which a span is drawn: FSDP's communication has one for each kind."""
+    """The lane in which a span is drawn: FSDP's communication has one per kind."""
     kind = span["name"].partition(" ")[0]
     return kind if span["lane"] == "communication" and kind in SHARDED else span["lane"]
 
 
 def tracks(spans: list[dict]) -> list[list[dict]]:
-    """Spans on as few tracks as they need so that none covers another.
+    """Spans on the fewest tracks on which none overlaps another.
 
     >>> [[s["name"] for s in track] for track in tracks([
     ...     {"name": "a", "start_s": 0, "end_s": 3}, {"name": "b", "start_s": 1, "end_s": 2},
@@ -135,7 +135,7 @@ def draw_span(axes, y: int, lane: str, span: dict, number: int) -> None:
 
 
 def label_of(span: dict) -> str:
-    """What is written on a span of communication: '1: 25 MiB', or 'buffers' without a size."""
+    """The label of a communication span: '1: 25 MiB', or 'buffers' without a size."""
     number = span["name"].rpartition(" ")[2]
     return number if span["bytes"] is None else f"{number}: {span['bytes'] / 2**20:.2g} MiB"
 
@@ -149,7 +149,7 @@ def look_of(lane: str, span: dict, number: int) -> Look:
 
 
 def legend_of(panels: list[Panel]) -> list:
-    """FSDP's communication is its lane there, and a phase that is none of PHASES "other"."""
+    """FSDP's communication is listed by lane; a phase that is not in PHASES is "other"."""
     from matplotlib.patches import Patch
 
     seen = set()

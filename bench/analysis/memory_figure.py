@@ -1,8 +1,8 @@
-"""Memory of each device, by who counts it: a stacked bar per device of each mode, and how it went over time.
+"""Memory of each device by source: a stacked bar per device of each mode, and the memory over time.
 
-On a GPU a bar is divided from the inside out, by differences of peaks that were reached at different moments: what
-tensors fill, what torch's allocator holds besides, the rest of the process (CUDA context, libraries, NCCL), the rest of
-the device. Nothing is summed over devices. On a CPU the memory is the host's: PSS, one bar per process.
+On a GPU a bar is divided by differences of peaks that were reached at different moments: tensors, the rest of torch's
+allocator, the rest of the process (CUDA context, libraries, NCCL), the rest of the device. Nothing is summed over
+devices. On a CPU the memory is the host's: PSS, one bar per process.
 """
 
 from bench.analysis import style

@@ -1,7 +1,7 @@
 """Comparing two modes over interleaved rounds: how much faster, how sure, and the verdict in a word.
 
-All work is on d = log(x_b) - log(x_a), paired by round: what disturbs a whole round cancels, and swapping the two modes
-turns every ratio into its reciprocal. Every round counts: outliers are named for display and never dropped.
+All computations use d = log(x_b) - log(x_a), paired by round: a disturbance of a whole round cancels, and swapping the
+two modes inverts every ratio. Every round counts: outliers are marked and never dropped.
 """
 
 import functools
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 from bench import formulas
 
-EXACT_ROUNDS = 16  # up to here all 2**n sign patterns are tried; 2**16 = 65536
-RANDOM_FLIPS = 20_000  # beyond: the standard error of a p of 0.05 is then 0.0015
+EXACT_ROUNDS = 16  # up to this n all 2**n sign patterns are tried; 2**16 = 65536
+RANDOM_FLIPS = 20_000  # above: the standard error of p = 0.05 is then 0.0015
 FLIP_SEED = 0
 TIE_MARGIN = 0.02  # a tie is within ±2 %
-CONFIDENCE = 0.95  # of a verdict; over all looks, where the rounds went on until there was one
-LARGE_DF = 200  # for planning, t stays as it is from here on: 1.972, on its way to 1.960
+CONFIDENCE = 0.95  # of a verdict; over all looks, if there were interim analyses
+LARGE_DF = 200  # for planning, t is constant above this: 1.972 (limit 1.960)
 ROBUST_DEVIATIONS = 3 * 1.4826  # × the median absolute deviation: three standard deviations of a normal distribution
 VERDICTS = ("faster", "slower", "tie")
 FEWEST_ROUNDS = 3  # for an interval; fewer are a preview: of two rounds it would be 9 standard deviations to each side
 NO_DIFFERENCE = 0.10  # "no difference found" where the interval holds 1 and lies within ±10 %
-LARGE_RATIO = 10.0  # from here on a ratio is said as "×12", not in per cent
-MOST_ROUNDS = 100  # named as needed; above, the number means nothing
+LARGE_RATIO = 10.0  # from this ratio on it is written as "×12", not in per cent
+MOST_ROUNDS = 100  # largest printed number of needed rounds; above, it is not meaningful
 
 # The same for every comparison of n rounds.
 t_quantile = functools.cache(formulas.t_quantile)
@@ -31,7 +31,7 @@ signed_rank_depth = functools.cache(formulas.signed_rank_depth)
 
 @dataclass(frozen=True)
 class Comparison:
-    """Mode b against mode a. Every ratio is x_b / x_a, above 1 where b is faster; None where n is too small for it."""
+    """Mode b against mode a. Every ratio is x_b / x_a, above 1 if b is faster; None if n is too small."""
 
     n: int  # rounds
     ratio: float  # geometric mean over rounds
@@ -54,9 +54,9 @@ def compare_rounds(a: list[float], b: list[float], looks: int = 1, disturbed: bo
     """Compare mode b with mode a: throughputs of the same rounds in the same order, in any one unit.
 
     The signed-rank interval and the sign-flip p are checks that need only noise symmetric about its centre. looks: the
-    planned number of times at which the rounds could have ended by what was seen; intervals and p values hold over all
-    of them (``formulas.confidence_per_look``). disturbed: a run of the suite was, so there is no verdict. Raises
-    ValueError on unequal lengths, no round at all, or a value that is not positive and finite.
+    planned number of interim analyses; intervals and p values hold over all of them (``formulas.confidence_per_look``).
+    disturbed: a run of the suite was, so there is no verdict. Raises ValueError on unequal lengths, no rounds, or a
+    value that is not positive and finite.
     """
     if len(a) != len(b) or not a:
         raise ValueError(f"rounds are compared in pairs, got {len(a)} and {len(b)}")
@@ -74,7 +74,7 @@ def compare_rounds(a: list[float], b: list[float], looks: int = 1, disturbed: bo
 
 
 def interval(a: list[float], b: list[float], confidence: float) -> tuple[float, float | None, float | None]:
-    """The ratio b/a over paired rounds with Student's interval; None for both ends of fewer than FEWEST_ROUNDS."""
+    """The ratio b/a over paired rounds with Student's interval; its ends are None below FEWEST_ROUNDS."""
     if len(a) < FEWEST_ROUNDS:
         return statistics.geometric_mean(y / x for x, y in zip(a, b, strict=True)), None, None
     return formulas.log_ratio_interval(a, b, t_quantile(len(a) - 1, confidence))
@@ -83,9 +83,9 @@ def interval(a: list[float], b: list[float], confidence: float) -> tuple[float, 
 def verdict(low: float | None, high: float | None, tie_margin: float) -> str:
     """The word for an interval of the ratio b/a.
 
-    A tie goes first: an interval wholly above 1 and wholly inside the margin is a difference shown to exist and shown
-    to be too small to matter. ±2 % means 1/1.02 … 1.02, so that swapping a and b swaps faster and slower and nothing
-    else. (As a test of equivalence, a 95 % interval inside the margin is TOST at 2.5 %, stricter than the usual 5 %.)
+    A tie has priority: an interval above 1 and inside the margin is a difference that exists, but is too small to
+    matter. ±2 % means 1/1.02 … 1.02, so that swapping a and b only swaps faster and slower. (As a test of equivalence,
+    a 95 % interval inside the margin is TOST at 2.5 %, stricter than the usual 5 %.)
 
     >>> verdict(1.005, 1.015, 0.02), verdict(1.005, 1.03, 0.02), verdict(0.95, 0.97, 0.02), verdict(0.97, 1.01, 0.02)
     ('tie', 'faster', 'slower', 'no difference')
@@ -104,12 +104,12 @@ def verdict(low: float | None, high: float | None, tie_margin: float) -> str:
 
 
 def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:
-    """About how many rounds, more than these, would give a verdict if d kept its mean and its deviation.
+    """The approximate number of rounds for a verdict, if d keeps its mean and deviation.
 
     With e = |mean of d|, m = log(1 + tie_margin), s the standard deviation of d and t the quantile for N - 1 degrees of
     freedom, the half-width t s / sqrt(N) excludes a ratio of 1 below e, and is inside the margin at most at m - e. One
-    standard error is left for a centre that is off by chance: N is the smallest with (t + 1) s / sqrt(N) <=
-    max(e, m - e). Were e and s the truth, a difference would be found in about 84 % of trials and a tie in about 68 %.
+    standard error is reserved for a random error of the mean: N is the smallest with (t + 1) s / sqrt(N) <= max(e, m -
+    e). If e and s are the true values, a difference is found in about 84 % of trials and a tie in about 68 %.
 
     >>> rounds_needed([-0.05, 0.05, -0.05, 0.05], tie_margin=0.02, confidence=0.95)
     77
@@ -117,7 +117,7 @@ def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:
     effect, deviation = abs(statistics.fmean(d)), statistics.stdev(d)
     room = max(effect, math.log1p(tie_margin) - effect)  # never less than m / 2
     normal = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
-    n = max(len(d) + 1, math.ceil(((normal + 1) * deviation / room) ** 2))  # t > normal: N is this or a few more
+    n = max(len(d) + 1, math.ceil(((normal + 1) * deviation / room) ** 2))  # t > normal: N is this or slightly larger
     while (t_quantile(min(n - 1, LARGE_DF), confidence) + 1) * deviation > room * math.sqrt(n):
         n += 1
     return n
@@ -126,14 +126,14 @@ def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:
 def sign_flip_p(d: list[float]) -> float:
     """Two-sided p of "no difference": the share of sign patterns of d with a sum as far from 0 as the observed.
 
-    If the modes are the same, each round's d could as well have had the other sign (Fisher, The Design of Experiments,
-    1935, section 21). All patterns up to 16 rounds; beyond, random ones from a fixed seed, the observed one counted
-    among them: (1 + hits) / (1 + flips) (Phipson and Smyth 2010). Of the eight sums ±1 ±2 ±4, two are as far out as 7:
+    If the modes are equal, both signs of each round's d are equally likely (Fisher, The Design of Experiments, 1935,
+    section 21). All patterns up to 16 rounds; beyond, random ones from a fixed seed, the observed one counted among
+    them: (1 + hits) / (1 + flips) (Phipson and Smyth 2010). Of the eight sums ±1 ±2 ±4, two are as far out as 7:
 
     >>> sign_flip_p([1.0, 2.0, 4.0])
     0.25
     """
-    reach = abs(sum(d)) - 1e-12 * sum(map(abs, d))  # equal sums may differ in the last digits by their order
+    reach = abs(sum(d)) - 1e-12 * sum(map(abs, d))  # equal sums may differ in the last digits, because of their order
     if len(d) > EXACT_ROUNDS:
         import numpy as np
 
@@ -169,11 +169,11 @@ def tost_p(mean: float, error: float, df: int, margin: float) -> float:
 
 
 def hold_together(found: list[Comparison]) -> list[bool]:
-    """Which verdicts are still significant when all these comparisons are judged together.
+    """Which verdicts are significant after Holm correction over all these comparisons.
 
-    By Holm's method over all the tests of "no difference", and again over all the tests of a tie: of tables like this
-    at most 5 % have any false difference, and at most 5 % any false tie. The two are not mixed: a pair that is shown to
-    be a tie may still be exactly equal, and would have made room for a false difference of another.
+    Holm's method over all tests of "no difference", and separately over all tests of a tie: at most 5 % of such tables
+    have a false difference, and at most 5 % a false tie. The two are not mixed: a pair that is shown to be a tie may
+    still be exactly equal, and would weaken the correction for the others.
     """
     differences = formulas.holm([each.p_difference for each in found])
     ties = formulas.holm([each.p_tie for each in found])
@@ -191,7 +191,9 @@ def outliers(values: list[float]) -> list[int]:
         return []
     median = statistics.median(values)
     distances = [abs(x - median) for x in values]
-    rounding = 1e-9 * abs(median)  # where most values are equal the MAD is 0, and a last digit is no outlier
+    rounding = 1e-9 * abs(
+        median
+    )  # if most values are equal the MAD is 0, and a difference in the last digit is not an outlier
     limit = ROBUST_DEVIATIONS * statistics.median(distances) + rounding
     return [i for i, distance in enumerate(distances) if distance > limit]
 
@@ -204,7 +206,7 @@ class Equivalence:
     mean_difference: float  # mean of b - a
     low: float | None  # 90 % t interval, which decides on equivalence; None for a preview
     high: float | None
-    low95: float | None  # 95 % t interval of the mean difference, the one to publish
+    low95: float | None  # 95 % t interval of the mean difference, to publish
     high95: float | None
     p: float | None  # the larger of the two one-sided p values
     margin: float
@@ -218,12 +220,11 @@ class Equivalence:
 def equivalence(differences: list[float], margin: float) -> Equivalence:
     """Paired TOST: is the mean difference inside ±margin, the margin fixed before the runs (Schuirmann 1987)?
 
-    Two one-sided t tests at 5 %: they both reject exactly when the 90 % interval is strictly inside ±margin
-    (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15 (1987), 657-680). Two modes whose true difference
-    is the margin are called equivalent in at most 5 % of trials. As a tie goes first in ``verdict``, so does
-    "equivalent within ±margin"; then "different", where the 95 % interval excludes 0; else "not shown". Fewer than
-    FEWEST_ROUNDS pairs are a "preview". Raises ValueError on no difference at all, one that is not finite, or
-    margin <= 0.
+    Two one-sided t tests at 5 %: both reject exactly if the 90 % interval is strictly inside ±margin (Schuirmann,
+    Journal of Pharmacokinetics and Biopharmaceutics 15 (1987), 657-680). Two modes whose true difference is the margin
+    are called equivalent in at most 5 % of trials. As a tie has priority in ``verdict``, so has "equivalent within
+    ±margin"; then "different", where the 95 % interval excludes 0; else "not shown". Fewer than FEWEST_ROUNDS pairs are
+    a "preview". Raises ValueError without differences, for one that is not finite, or for margin <= 0.
 
     >>> equivalence([0.001, -0.002, 0.0, 0.001], margin=0.01).verdict
     'equivalent within ±0.01'
@@ -249,8 +250,8 @@ def equivalence(differences: list[float], margin: float) -> Equivalence:
 def verdict_words(
     found, name_a: str, name_b: str, counted: str, tie_margin: float, needed: int | None, unit: str
 ) -> str:  # fmt: skip
-    """A verdict in words. found: has verdict, ratio, low and high; counted: its n; needed: how many more would give a
-    verdict; unit: of what, as in "rounds"."""
+    """A verdict in words. found: has verdict, ratio, low and high; counted: its n; needed: number of further units for
+    a verdict; unit: as in "rounds"."""
     how, word = f"(95 % CI, {counted})", found.verdict
     if found.low is None:
         what = "disturbed" if word == "disturbed" else "preview"
@@ -284,7 +285,7 @@ def percent_range(low: float, high: float) -> str:
 
 
 def signed(fraction: float) -> str:
-    """A fraction as a signed number of percent; what is beyond measure is cut.
+    """A fraction as a signed number of percent, limited to 999.
 
     >>> signed(-0.012), signed(0.0341), signed(789498.2)
     ('−1.2', '+3.4', 'over +999')

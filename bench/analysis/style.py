@@ -1,7 +1,7 @@
-"""How every picture looks: size, type, colours, hatches, markers, header and footer. Sizes are in inches and points.
+"""The look of every figure: size, type, colours, hatches, markers, header and footer. Sizes are in inches and points.
 
-Colours are Okabe and Ito's, which the colour-blind can distinguish (Okabe and Ito 2008); a hatch or a marker goes with
-each, for prints in grey. A picture is legible when shrunk to a phone's width.
+Colours are Okabe and Ito's, which the colour-blind can distinguish (Okabe and Ito 2008); each has a hatch or a marker,
+for prints in grey. A figure is legible at a phone's width.
 """
 
 import functools
@@ -24,8 +24,8 @@ BLACK, GREY, PALE, RED = "#000000", "#6E6E6E", "#D9D9D9", "#B00020"
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILION, PURPLE, WHITE = "#0072B2", "#D55E00", "#CC79A7", "#FFFFFF"
 
-FONT = "DejaVu Sans"  # comes with matplotlib; one of the widest, so another in its place takes less room
-FALLBACK = f"'{FONT}', Verdana, sans-serif"  # for a viewer of an SVG that has not got it
+FONT = "DejaVu Sans"  # included in matplotlib; one of the widest, so a substitute needs less space
+FALLBACK = f"'{FONT}', Verdana, sans-serif"  # for an SVG viewer that does not have it
 
 # fmt: off
 RC = {
@@ -34,12 +34,12 @@ RC = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.linewidth": 0.8,
     "hatch.linewidth": 0.7, "lines.linewidth": 1.6, "lines.markersize": 6.5, "figure.dpi": 100,
     "svg.hashsalt": "data-parallel-bench",
-    "svg.fonttype": "none",  # text stays text: small, and a screen reader can read it
+    "svg.fonttype": "none",  # text stays text: small files, readable by screen readers
     "text.parse_math": False,  # a $ in a name is a $
 }
 # fmt: on
 SPARE = (Look(SKY, "\\\\\\", "P", "-"), Look(VERMILION, "+++", "X", "--"), Look(YELLOW, "---", "h", "-."))
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # one per device, over again after the last
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # one per device, repeated after the last
 
 
 def styled(draw):
@@ -69,9 +69,9 @@ class Canvas:
 def canvas(
     suite, title: str, body_height: float, certificate=None, more: Iterable[str] = (), n: str | None = None
 ) -> Canvas:
-    """An empty picture of ``body_height`` inches for axes. Its header: title, flag of an unfair ``certificate``, what
-    disturbed the suite. Its footer: ``more``, one sentence a line, and where and on what the records were taken. suite:
-    None where records of many machines are drawn, which ``more`` names."""
+    """An empty figure with ``body_height`` inches for axes. Its header: title, flag of an unfair ``certificate``, what
+    disturbed the suite. Its footer: ``more``, one sentence per line, and the provenance of the records. suite: None for
+    records of many machines, which ``more`` names."""
     from matplotlib.figure import Figure
 
     disturbed = f"DISTURBED, no verdict: {suite.disturbance}" if suite and suite.disturbed else ""
@@ -121,7 +121,7 @@ def wrapped(text: str, size: float, width: float = WIDTH - 2 * MARGIN, weight: s
 
 @functools.lru_cache(maxsize=4096)
 def width_of(text: str, size: float, weight: str) -> float:
-    """The width of a text in inches; hinting can make it up to 2 % wider than its outlines are."""
+    """The width of a text in inches; hinting can make it up to 2 % wider than its outlines."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -140,7 +140,7 @@ def flagged(caption: str, certificate) -> str:
 
 
 def to_grey(figure) -> None:
-    """Take the colours of a picture away: as bright as before, and grey."""
+    """Convert a figure to grey of the same luminance."""
     from matplotlib.colors import to_rgba
 
     for artist in figure.findobj():
@@ -155,7 +155,7 @@ def to_grey(figure) -> None:
 
 
 def standing(suite, n: str | None = None) -> list[str]:
-    """What every picture says of itself: machine and versions, what emulates a device, n (the suite's rounds)."""
+    """The provenance in every figure: machine and versions, emulation of devices, n (the suite's rounds)."""
     if suite is None:
         return []
     if not suite.records:
@@ -180,7 +180,7 @@ def number(value: float) -> str:
 
 
 def limits_with(dots: list[float], ends: list[float]) -> tuple[float, float]:
-    """The limits of an axis with all dots, and with the ends of their intervals unless these would hide the dots."""
+    """The limits of an axis with all dots, and with the ends of their intervals unless these would squeeze the dots."""
     low, high = min(dots), max(dots)
     spare = 0.6 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = max(low - spare, min([*dots, *ends])), min(high + spare, max([*dots, *ends]))
@@ -189,7 +189,8 @@ def limits_with(dots: list[float], ends: list[float]) -> tuple[float, float]:
 
 
 def draw_dots(axes, values: list[float], y: float, spread: float, look: Look | None = None, **options) -> list[float]:
-    """A dot for each value, shifted so that equal ones are seen; their heights. look: None for white dots on a bar."""
+    """A dot for each value, shifted so that equal ones are visible; returns their heights. look: None for white dots on
+    a bar."""
     heights = [y + spread * (i % 3 - 1) for i in range(len(values))]
     if look is None:
         shown = {"marker": "o", "color": "white", "markeredgecolor": "black", "markersize": 4.5, "markeredgewidth": 0.9}
@@ -218,7 +219,7 @@ def mark(axes, value: float, y: float, size: float = 11, width: float = 2) -> No
 
 
 def name_rows(axes, names: Iterable[str], **options) -> None:
-    """Rows from above, at y = 0, 1, 2, …, each with its name. options: of the names, as size."""
+    """Rows from the top, at y = 0, 1, 2, …, each with its name. options: of the names, such as size."""
     names = list(names)
     axes.set_yticks(range(len(names)), names, **options)
     axes.set_ylim(len(names) - 0.45, -0.55)
@@ -234,7 +235,7 @@ def title_panel(axes, lines: list[str]) -> None:
 
 
 def finish(axes, x: str = "", y: str = "", grid: str = "x", legend: int = 0) -> None:
-    """The labels of the axes, the grid (of "x" vertical lines), and a legend of so many columns above."""
+    """The labels of the axes, the grid (of "x" vertical lines), and a legend of N columns above."""
     if x:
         axes.set_xlabel(x)
     if y:
@@ -264,5 +265,5 @@ def held_out(metric) -> str:
 
 
 def finite(values: list) -> list[float]:
-    """What was not a number is a gap in a line."""
+    """Values that are not numbers become gaps in a line."""
     return [float("nan") if value is None else value for value in values]

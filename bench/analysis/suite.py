@@ -1,4 +1,4 @@
-"""Suites: records of one set of programs, run in interleaved rounds."""
+"""Suites: records of a set of configurations, run in interleaved rounds."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from bench.record.describe import machine_line
 from bench.record.disturbance import in_words, worst
 from bench.record.view import Record
 
-CHOSEN = "chosen"  # a program that a person has named (MODES=)
+CHOSEN = "chosen"  # a configuration named by the user (MODES=)
 VARIANTS = ("base", "fair", "unfair", "right", "wrong")  # in the order in which they are shown
 
 
@@ -24,7 +24,7 @@ class Program:
 
     @property
     def first(self) -> Record:
-        """Its record in the first round: all rounds had the same config, but for the seed of some studies."""
+        """Its record in the first round: all rounds have the same config, except for the seed in some studies."""
         return self.records[0]
 
     @property
@@ -49,8 +49,8 @@ class Suite:
     id: str
     study: str
     programs: dict[str, Program]  # by label, the base first; of each only the records of ``rounds``
-    rounds: list[int]  # in which every program ended well, so that rounds pair
-    extra: list[Record]  # good records outside of the rounds: profiled runs
+    rounds: list[int]  # in which every program succeeded, so that rounds can be paired
+    extra: list[Record]  # valid records outside the rounds: profiled runs
     failed: list[Record]
     left_out: list[Record]  # good records that do not count: of incomplete rounds, or of earlier attempts
 
@@ -64,12 +64,12 @@ class Suite:
 
     @property
     def records(self) -> list[Record]:
-        """The records of all programs; those of the profiled runs where no round is complete."""
+        """The records of all programs; those of the profiled runs if no round is complete."""
         return self.counted or self.extra
 
     @property
     def first(self) -> Record:
-        """Any good record: machine, device and workload are the same in all."""
+        """Any valid record: machine, device and workload are the same in all."""
         return self.records[0]
 
     @property
@@ -82,7 +82,7 @@ class Suite:
 
     @cached_property
     def disturbance(self) -> str:
-        """By what the runs that count were disturbed, in words; "" where none was, and for trainings by epoch."""
+        """What disturbed the counted runs, in words; "" if nothing did, and for trainings by epochs."""
         records = self.counted
         return "" if not records or records[0].config.epochs else in_words(worst(records))
 
@@ -92,7 +92,7 @@ class Suite:
 
     @property
     def looks(self) -> list[int]:
-        """The rounds of the interim analyses; none where the number of rounds was fixed."""
+        """The rounds of the interim analyses; empty for a fixed number of rounds."""
         return self.first.looks
 
     @property
@@ -101,7 +101,7 @@ class Suite:
 
     @property
     def metric(self) -> Metric:
-        """The first of its workload, which accuracies are compared by."""
+        """The first metric of its workload, by which accuracies are compared."""
         return self.first.workload.metrics[0]
 
     @property
@@ -110,7 +110,7 @@ class Suite:
 
     @property
     def machine(self) -> str:
-        """Machine, devices and versions in one line: of a record with the most devices."""
+        """Machine, devices and versions in one line, from a record with the most devices."""
         return machine_line(max(self.records, key=lambda record: record.config.num_devices))
 
     def of_variant(self, variant: str) -> Program | None:
@@ -133,7 +133,7 @@ def by_suite(records: list[Record]) -> dict[str, list[Record]]:
 
 
 def group_by(items: Iterable, key: Callable) -> dict:
-    """Key -> the items that have it, both in the order of the items."""
+    """Key -> its items, both in the order of the items."""
     found = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -164,10 +164,10 @@ def suite_of(name: str, records: list[Record]) -> Suite:
 
 
 def in_order(programs: list[Program]) -> list[Program]:
-    """The programs as they are shown: the base is the first of all.
+    """The programs in display order: the base is the first.
 
-    By variant; few devices before many where one mode runs on several numbers of them; with exchange before without;
-    the modes in the table's order; an engine's defaults before its settings, these by their values.
+    By variant; few devices before many if a mode runs on several numbers of them; with exchange before without; the
+    modes in the table's order; a backend's defaults before its settings, these by their values.
     """
     sizes = {(program.config.mode, program.config.num_devices) for program in programs}
     scales = len(sizes) > len({mode for mode, _ in sizes})

@@ -1,4 +1,4 @@
-"""Tables: one Grid for every table; the terminal prints it here, and the page renders it in its template."""
+"""Tables: one Grid for every table; printed on the terminal here, and rendered on the page by its template."""
 
 import statistics
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Grid:
 
 
 def terminal(stream=None) -> Console:
-    """Where tables and sentences go. In a file or pipe it is as wide as a table needs, and a sentence is one line."""
+    """The console for tables and sentences. In a file or pipe it is as wide as a table, and a sentence is one line."""
     plain = {"file": stream, "highlight": False, "markup": False}
     console = Console(**plain)
     return console if console.is_terminal else Console(**plain, width=120, soft_wrap=True)
@@ -40,7 +40,7 @@ def print_named(console: Console, name: str, text: str) -> None:
 
 
 def print_grid(console: Console, grid: Grid, style: str = "") -> None:
-    """Numbers stay in one line, words are broken where the terminal is narrow, and nothing is cut off."""
+    """Numbers stay on one line, words wrap on a narrow terminal, and nothing is cut off."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, style=style)
     for column, (name, number) in enumerate(grid.head):
         cells, whole = [row[column] for row in grid.rows], number and "memory" not in name
@@ -63,7 +63,7 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """A table; without blanks at the ends of its lines where the output is not a terminal."""
+    """Print a table, without trailing blanks if the output is not a terminal."""
     if console.is_terminal:
         console.print(table, crop=False)
         return
@@ -74,7 +74,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
-    """One row per run; with ``base``, a column with the ratio of its throughput to that one's, by the median steps."""
+    """One row per run; with ``base``, a column with the speedup against it, by the median steps."""
     head, rows = runs_head(f"{records[0].workload.units}/s"), [describe.row(record) for record in records]
     if base is not None:
         head.append(("speedup vs\nthis run\n(median step)", True))
@@ -83,7 +83,7 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
 
 
 def single_runs_grid(records: list[Record]) -> Grid:
-    """Runs of no suite, which may differ in model, data and options: these have columns of their own."""
+    """Single runs, which may differ in model, data and options: these get their own columns."""
     units, rows = {record.workload.units for record in records}, []
     options = describe.options_cells(records)
     for record, given in zip(records, options, strict=True):
@@ -129,7 +129,7 @@ def programs_grid(suite, caption: str) -> Grid:
 def memory_grid(
     devices: list[tuple[str, dict[str, float]]], caption: str = "", more: dict | None = None, examples: str = "images"
 ) -> Grid:
-    """A row a kind of memory, in GiB. devices: (name, GiB by kind). more: name of a further row -> its cells."""
+    """A row a kind of memory, in GiB. devices: (name, GiB by kind). more: name of another row -> its cells."""
     every = dict.fromkeys([*TENSORS, *BESIDES, *(kind for _, parts in devices for kind in parts)])
     rows = []
     for kind in every:
@@ -169,7 +169,7 @@ def comparison_grid(result) -> Grid:
 
 
 def pairs_grid(result) -> Grid:
-    """The pairs that are judged, each with its interval, and whether its verdict holds when all are judged together."""
+    """The judged pairs, each with its interval, and whether its verdict is significant after Holm correction."""
     head = [("pair", False), ("ratio", True), ("95 % interval", True), ("Hodges–Lehmann", True),
             ("its interval", True), ("sign-flip p", True), ("n", True), ("verdict", False),
             ("significant after\nHolm correction", False)]  # fmt: skip
@@ -189,7 +189,7 @@ def pairs_grid(result) -> Grid:
 
 
 def certificate_grids(certificate: Certificate) -> list[Grid]:
-    """The parity certificate in two tables: what is not equal, the unfair first, and what is equal."""
+    """The parity certificate in two tables: facts that are not equal, the unfair ones first, and equal facts."""
     order = sorted(certificate.facts, key=lambda fact: STATUS_ORDER.get(fact.status, 9))
     unequal = [[f.name, f.status, words.grouped(f.values), f.why] for f in order if f.status in STATUS_ORDER]
     equal = [[f.name, words.grouped(f.values)] for f in order if f.status not in STATUS_ORDER]

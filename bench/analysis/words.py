@@ -1,4 +1,4 @@
-"""Figures in words, the same in every table and on the page."""
+"""Numbers in words, the same in every table and on the page."""
 
 from bench import formulas
 
@@ -8,14 +8,14 @@ def span(low: float | None, high: float | None, form: str = ".3f") -> str:
 
 
 def too_wide(value: float, low: float | None, high: float | None) -> bool:
-    """Whether an interval is wider than the value that it is around: noise, which is not printed as a finding."""
+    """Whether an interval is wider than its value: then the value is noise and is not printed as a result."""
     return low is not None and high - low > abs(value)
 
 
 def measured(
     value: float, low: float | None, high: float | None, form: str = ".3f", before: str = "", after: str = ""
 ) -> str:
-    """A measured quantity with its interval and its unit, or that it could not be shown.
+    """A measured quantity with its interval and its unit, or "not shown".
 
     >>> measured(64.0, 50.0, 78.0, ".0f", after=" %"), measured(1.25, None, None, ".2f", "×")
     ('64 [50 to 78] %', '×1.25')
@@ -26,14 +26,14 @@ def measured(
 
 
 def with_span(value: float | None, low: float | None, high: float | None, form: str = ".3f") -> str:
-    """A value with its interval, as far as there are any: '1.051 [1.020 to 1.083]', '1.25', ''."""
+    """A value with its interval, if there are any: '1.051 [1.020 to 1.083]', '1.25', ''."""
     if value is None:
         return ""
     return f"{value:{form}}" + ("" if low is None else f" [{span(low, high, form)}]")
 
 
 def sequence(looks: list[int], limit_minutes: float | None) -> str:
-    """By which rule the rounds of ROUNDS=auto end, and what its intervals are then."""
+    """The stopping rule of ROUNDS=auto, and the level of its intervals."""
     level = 100 * formulas.confidence_per_look(0.95, len(looks))
     limit = f", at most {limit_minutes:g} min" if limit_minutes else ""
     return (
@@ -43,7 +43,7 @@ def sequence(looks: list[int], limit_minutes: float | None) -> str:
 
 
 def grouped(values: dict[str, str]) -> str:
-    """Values with the programs that have them; a value that all have is given alone.
+    """Values with their programs; a common value is given without them.
 
     >>> grouped({"dp": "2", "ddp": "2"}), grouped({"dp": "1", "ddp": "2", "horovod": "2"})
     ('2', 'dp: 1; ddp, horovod: 2')

@@ -1,4 +1,5 @@
-"""From measured records to the facts of an advice: the newest comparison, the parts of its steps, a profile, a link."""
+"""The facts of a recommendation from measured records: the newest comparison, the parts of its steps, a profile, a
+link."""
 
 from collections.abc import Iterable
 
@@ -24,7 +25,7 @@ from bench.tasks.network.record import NetworkRecord
 
 def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[NetworkRecord] = ()) -> Facts:
     """The facts of the newest complete comparison; without one, of the newest profile of one device. suites: oldest
-    first. runs: of no suite. Raises UserError without either, and where a suite compares different workloads."""
+    first. runs: single runs. Raises UserError without either, and where a suite compares different workloads."""
     suite = choose_suite(suites)
     profiled = find_profile(runs, suite)
     if not suite and not profiled:
@@ -82,7 +83,7 @@ def facts_of_suite(suite: Suite, suites: list[Suite]) -> dict:
 
 
 def withheld(disturbance: str, rounds: int = FEWEST_ROUNDS) -> str:
-    """Why measurements are no basis for a recommendation; "" if they are one."""
+    """Why measurements do not allow a recommendation; "" if they do."""
     if disturbance:
         return f"the runs were disturbed: {disturbance}. Repeat them on an idle machine"
     few = f"n = {rounds} rounds are a preview: a recommendation needs ROUNDS={FEWEST_ROUNDS} or more"
@@ -99,7 +100,7 @@ def facts_of_run(record: Record) -> dict:
 
 
 def way_of(program: Program, suites: list[Suite]) -> Way:
-    """A program as it was measured; the parts of its step are from the last of these suites in which it ran."""
+    """The measurements of a program; the parts of its step are from the last of these suites that contains it."""
     found = [(suite, suite.programs[program.label]) for suite in suites if program.label in suite.programs]
     suite, same = [(suite, other) for suite, other in found if other is program or not other.overrides(program)][-1]
     return Way(program.label, program.config, program.throughputs, parts_of(same, without_exchange(suite, same)))

@@ -1,8 +1,8 @@
-"""Two sets of records compared: two machines, two versions of torch, before and after a change.
+"""Compare two sets of records: two machines, two versions of torch, before and after a change.
 
-For every program that both sets ran on the same workload: the ratio of B's throughput to A's with a 95 % interval, and
-a verdict. The sets share no rounds, so nothing is paired: Welch's t on the logarithms of throughput, and the
-Hodges–Lehmann shift with its exact rank-sum interval."""
+For every configuration that both sets ran on the same workload: the ratio of B's throughput to A's with a 95 %
+interval, and a verdict. The sets share no rounds, so nothing is paired: Welch's t on the logarithms of throughput, and
+the Hodges–Lehmann shift with its exact rank-sum interval."""
 
 import dataclasses
 import functools
@@ -28,15 +28,15 @@ from bench.record.view import Record
 from bench.report.pooling import confidence_of, label, of_place, of_program, records_at, select_usable
 
 TIE_MARGIN = 0.02
-EXACT_RECORDS = 64  # a side; the exact rank-sum distribution of more takes long, and adds nothing to Welch's interval
+EXACT_RECORDS = 64  # per side; the exact rank-sum distribution of more is slow, and adds nothing to Welch's interval
 
 rank_sum_depth = functools.cache(formulas.rank_sum_depth)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One program in both sets. Every ratio is B's throughput over A's; None where there are too few records.
-    hl: Hodges–Lehmann."""
+    """One program in both sets. Every ratio is B's throughput over A's; None with too few records. hl:
+    Hodges–Lehmann."""
 
     name: str
     n_a: int  # records
@@ -52,8 +52,8 @@ class Difference:
     verdict: str  # as in stats.Comparison
     needed: int | None  # records a side, only when inconclusive
     outliers: list[str]  # run_ids of either side: shown, kept
-    unlike: list[str]  # what differed between the runs although their options are equal
-    disturbance: str = ""  # what disturbed any of the runs: then there is no verdict
+    unlike: list[str]  # differences between the runs although their options are equal
+    disturbance: str = ""  # disturbances of any of the runs: then there is no verdict
 
     @property
     def mark(self) -> str:
@@ -82,7 +82,7 @@ class Result:
 
     def regressions(self, bound: float, strict: bool) -> list[str]:
         """One sentence for each program that fails the bound: its whole interval is slower. strict: also each whose
-        interval is not wholly within the bound, and each that B has no good record of."""
+        interval is not wholly within the bound, and each without a valid record in B."""
         text = {
             "beyond": "the whole interval is slower by more than",
             "across": "the interval reaches beyond",
@@ -95,8 +95,8 @@ class Result:
 
 
 def compare_sets(a: list[Record], b: list[Record]) -> Result:
-    """Compare programs with the same work and as many threads. Raises UserError where a program of both sets was run on
-    different workloads, or where the sets share no program."""
+    """Compare programs with the same work and number of threads. Raises UserError if a program of both sets ran on
+    different workloads, or if the sets share no program."""
     parted = {key for side in (a, b) for key, same in groups(side).items()
               if len({record.threads_total for record in same}) > 1}  # fmt: skip
     sides = [groups(side, parted) for side in (a, b)]
@@ -110,7 +110,7 @@ def compare_sets(a: list[Record], b: list[Record]) -> Result:
 
 
 def compare_foreign(a: list[ForeignRecord], b: list[ForeignRecord]) -> Result:
-    """The same of external scripts: those with one name, launcher, devices and global batch are one program."""
+    """The same for external scripts: those with the same name, launcher, devices and global batch are one program."""
 
     def other_text(a: list[ForeignRecord], b: list[ForeignRecord]) -> list[str]:
         texts = {record["script_sha256"] for record in [*a, *b]}
@@ -132,8 +132,8 @@ def without_partner(a: Iterable, b: Iterable) -> tuple[list, list]:
 
 
 def groups(records: list[Record], parted: set[tuple] = frozenset()) -> dict[tuple, list[Record]]:
-    """Records by all that defines program and work, as ((option, value), …), each group sorted by time. parted: the
-    keys, with None for the threads, of programs that are also separated by their threads."""
+    """Records by all options that define program and work, as ((option, value), …), each group sorted by time. parted:
+    the keys, with None for the threads, of programs that are also separated by their threads."""
 
     def group_of(record: Record) -> tuple:
         values = {name: getattr(record.config, name) for name in names(*WORK, *PROGRAM)} | of_place(record)
@@ -148,7 +148,7 @@ def differing(one: tuple, other: tuple) -> list[str]:
 
 
 def labels(keys: list[tuple]) -> dict[tuple, str]:
-    """A name for each group: mode, devices and backend options, and what else distinguishes groups of one name."""
+    """A name for each group: mode, devices, backend options, and other options that distinguish groups."""
     plain = {key: label(dict(key)) for key in keys}
     found = {}
     for key, name in plain.items():
@@ -160,8 +160,8 @@ def labels(keys: list[tuple]) -> dict[tuple, str]:
 
 
 def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
-    """Raise UserError where one program ran on different workloads: it has groups without a partner on both sides that
-    differ in more than threads. Of several such groups the two that differ least are named."""
+    """Raise UserError if one program ran on different workloads: both sides have unpaired groups of it that differ in
+    more than threads. The two that differ least are named."""
     programs = {}  # how the workloads differ -> the programs
     for key in only_a:
         others = [other for other in only_b if not any(map(of_program, differing(key, other)))]
@@ -194,7 +194,7 @@ def difference(name: str, a: list[Record], b: list[Record], unlike: list[str]) -
 
 
 def shift(a: list[float], b: list[float], confidence: float) -> tuple[float | None, float | None, float | None]:
-    """The Hodges–Lehmann ratio b/a with its exact rank-sum interval; None where too many or too few for it."""
+    """The Hodges–Lehmann ratio b/a with its exact rank-sum interval; None with too many or too few values."""
     if max(len(a), len(b)) > EXACT_RECORDS or min(len(a), len(b)) < stats.FEWEST_ROUNDS:
         return None, None, None
     logs = [[math.log(x) for x in side] for side in (a, b)]
@@ -203,8 +203,8 @@ def shift(a: list[float], b: list[float], confidence: float) -> tuple[float | No
 
 
 def records_needed(a: list[float], b: list[float], confidence: float) -> int:
-    """About how many records a side would give a verdict: ``stats.rounds_needed`` for unpaired samples, with Welch's
-    degrees of freedom."""
+    """The approximate number of records per side for a verdict: ``stats.rounds_needed`` for unpaired samples, with
+    Welch's degrees of freedom."""
     logs = [[math.log(x) for x in side] for side in (a, b)]
     effect = abs(statistics.fmean(logs[1]) - statistics.fmean(logs[0]))
     variances = [statistics.variance(side) for side in logs]
@@ -219,7 +219,7 @@ def records_needed(a: list[float], b: list[float], confidence: float) -> int:
 
 
 def changes(a: list[Record], b: list[Record]) -> list[str]:
-    """How the surroundings differ, one line a field: ``versions.torch: "2.6" in A, "2.7" in B``."""
+    """How the environments differ, one line per field: ``versions.torch: "2.6" in A, "2.7" in B``."""
 
     def surroundings(record: Record) -> dict[str, str]:
         environment = record.environment
@@ -242,7 +242,7 @@ def changes(a: list[Record], b: list[Record]) -> list[str]:
 
 
 def unlike(a: list[Record], b: list[Record]) -> list[str]:
-    """What differs between one program's runs although their options are equal; ``changes`` has the surroundings."""
+    """Differences between one program's runs although their options are equal; ``changes`` has the environment."""
     facts = [f for f in certify({"A": a, "B": b}).facts if f.name not in ("machine", "device set", "code")]
     lines = [f"{f.name}: {f.values['A']} in A, {f.values['B']} in B" for f in facts
              if f.status in ("differs", "inherent")]  # fmt: skip
@@ -251,8 +251,8 @@ def unlike(a: list[Record], b: list[Record]) -> list[str]:
 
 
 def read_side(text: str, name: str, needed: bool = True) -> tuple[list[Record], list[str]]:
-    """The good records of a folder or file, and sentences on what is left out. Raises UserError when none is good and
-    some are needed."""
+    """The valid records of a folder or file, and sentences on what is left out. Raises UserError if none is valid and
+    ``needed``."""
     path = Path(text)
     found, refused = ([], []) if path.name == FOREIGN and not needed else records_at(path, needed)
     good, said = select_usable(found, refused, f" in {name}")

@@ -49,11 +49,11 @@ COLUMNS = {
     **{f"data_wait_s_{name}": (f"summary.data_wait_s.{name}", float) for name in ("median", "p95")},
     **named("summary", command_to_first_timed_step_s=float),
 }  # fmt: skip
-PLACE = {"rank", "node", "device"}  # of an entry of peak_memory_gib: whose it is
+PLACE = {"rank", "node", "device"}  # columns that identify an entry of peak_memory_gib
 TIMED = ("throughput_", "median_throughput_", "step_time_s_")
 OPTIONS = [name for name in FIELDS if name not in HEAD]
 
-# What fits a page, in Markdown; of these, what is equal in every record is said once, above the table.
+# Columns that fit a page, in Markdown; of these, those that are equal in every record are given once, above the table.
 PAGE = (
     "device", "gpu_names", "cpu_model", "torch_version", "network", *options.LABELS, "mode", "num_devices", "status",
     "model", "data", "image_size", "per_device_batch", "global_batch", "precision", "throughput_per_s",
@@ -113,14 +113,14 @@ def head(record: Mapping) -> dict:
 
 
 def at(values, path: str):
-    """``at(record, "environment.git.dirty")``; None where anything on the way is absent."""
+    """``at(record, "environment.git.dirty")``; None if any part of the path is absent."""
     for name in path.split("."):
         values = values.get(name) if isinstance(values, Mapping) else None
     return values
 
 
 def place(column: str) -> tuple:
-    """Sort key: the columns that every record has, as they are; then phases by name; then memory by source."""
+    """Sort key: the common columns, in their order; then phases by name; then memory by source."""
     if column.startswith("peak_memory_gib_"):
         return 2, *source_place(column.removeprefix("peak_memory_gib_").removesuffix("_max"))
     return (1, 0, column) if column.startswith("phase_time_s_") else (0,)
@@ -132,7 +132,7 @@ def source_place(source: str) -> tuple:
 
 
 def typed(rows: list[dict], columns: list[str], more: Mapping[str, type] = MappingProxyType({})):
-    """A frame whose columns have their type even where values are missing or there is no row. more: column -> type."""
+    """A frame whose columns have their type even if values are missing or there are no rows. more: column -> type."""
     import pandas as pd
 
     kinds = {name: base_type(f) for name, f in FIELDS.items()}
@@ -190,8 +190,8 @@ def save(path: Path, write) -> None:
 
 
 def markdown(frame, columns=None) -> str:
-    """A frame as a Markdown table. columns: those that may be shown, if the frame has a value in them; those that are
-    equal in all rows are given once, above the table."""
+    """A frame as a Markdown table. columns: columns to show, if the frame has a value in them; those that are equal in
+    all rows are given once, above the table."""
     shown = [name for name in columns or frame.columns if name in frame.columns and frame[name].notna().any()]
     alike = []
     if columns and len(frame) > 1:
@@ -207,7 +207,7 @@ def markdown(frame, columns=None) -> str:
 
 
 def cell(value) -> str:
-    """Five significant digits; nothing where the value is missing.
+    """Five significant digits; empty if the value is missing.
 
     >>> cell(0.123456), cell(1234.5678), cell(12345678.0), cell(float("nan")), cell(7), cell("a")
     ('0.12346', '1234.6', '12345678', '', '7', 'a')

@@ -1,7 +1,7 @@
 """The leaderboard of a class, by the ratio of throughput to ``single`` of the same comparison.
 
 Each kind and number of devices and each workload has its own table. A program counts only if its certificate with
-``single`` shows no difference. Programs whose intervals overlap share their places; disturbed comparisons get none.
+``single`` shows no difference. Programs whose intervals overlap share their ranks; disturbed comparisons get none.
 Records can be edited: repeat the first places yourself."""
 
 import collections
@@ -25,11 +25,11 @@ KINDS = {"cpu": "CPU processes", "cuda": "GPUs"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A student's best program on one work."""
+    """A student's best program on one workload."""
 
     student: str
     program: str
-    work: str  # workload, kind and number of devices: what shares a table
+    work: str  # workload, kind and number of devices: the key of a table
     code: str
     machine: str
     comparison: stats.Comparison
@@ -63,7 +63,7 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
         if found and not its and len(said) == before:
             said.append(f"{student}: no comparison (make compare) with a program on several devices")
         its.sort(key=lambda entry: (not entry.disturbed, entry.comparison.ratio))
-        entered += {entry.work: entry for entry in its}.values()  # the last of each work: the best
+        entered += {entry.work: entry for entry in its}.values()  # the last of each workload: the best
     return entered, said
 
 
@@ -102,7 +102,7 @@ def why_not_counted(suite: Suite, base: Program | None) -> str:
 
 
 def place(entry: Entry, found: list[Entry]) -> str:
-    """The first and last place that the interval leaves open among undisturbed entries of one work."""
+    """The best and worst possible rank by the interval among undisturbed entries of one workload."""
     if entry.disturbed:
         return LABEL
     mine, placed = entry.comparison, [each.comparison for each in found if not each.disturbed]

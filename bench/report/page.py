@@ -30,15 +30,15 @@ from bench.studies.registry import STUDIES, study_of
 from bench.tasks.network import result as network_result
 from bench.tasks.network.record import by_suite as networks_by_suite
 
-FOLDED = ("What holds the step back",)  # answers of an advice that the first screen has no room for
-NAMES = {"n": "steps"}  # of columns, where a page says more than a terminal
+FOLDED = ("What holds the step back",)  # answers of the recommendation that do not fit on the first screen
+NAMES = {"n": "steps"}  # of columns, if the page is more explicit than the terminal
 
 
 class Subject(NamedTuple):
-    """Of suites with equal subjects the page shows one."""
+    """The page shows one suite per subject."""
 
     study: str
-    about: str  # which knobs, replay or mistake
+    about: str  # which options, replay or mistake
     machine: str
     devices: int  # the most
     network: str
@@ -47,9 +47,9 @@ class Subject(NamedTuple):
 def write_page(
     suites: list[Suite], others: list[Record], refused: list[str], path: Path, networks: list = (), foreign: list = ()
 ) -> Path:
-    """Write the page atomically and return its path. suites, networks, foreign (``NetworkRecord``,
-    ``ForeignRecord``): oldest first. others: records of no
-    suite, also failed ones. refused: a sentence for each file that is not a good record. Raises OSError."""
+    """Write the page atomically and return its path. suites, networks, foreign (``NetworkRecord``, ``ForeignRecord``):
+    oldest first. others: single runs, also failed ones. refused: a sentence for each file that is not a valid record.
+    Raises OSError."""
     text = page(suites, others, refused, networks, foreign)
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.written_whole(path) as temporary:
@@ -73,7 +73,7 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
     if advised and not sections[0][1]["refusal"]:
         first = sections[0][1]
         first["advice"] = advice
-        if not advice["withheld"]:  # the picture states each pair beside it
+        if not advice["withheld"]:  # the figure states each pair next to it
             first["answers"] = [line for line in first["answers"] if line not in first["drawn"]]
     lines = [line_of(suite) for suite in reversed(suites) if suite not in kept]
     measured = {name: (found, network_result.standing(found)[0])
@@ -109,12 +109,12 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
 
 
 def advice_of(suites: list[Suite]) -> tuple[Suite | None, dict | None]:
-    """The comparison that comes first on the page, and what it recommends; None, None without one."""
+    """The first comparison on the page, and its recommendation; None, None without one."""
     if not any(suite.study == COMPARE.name and suite.n for suite in suites):
         return None, None
     try:
         facts = facts_of(suites, [])
-    except UserError:  # the suite's own section says why
+    except UserError:  # the suite's own section shows the reason
         return None, None
     first = [answer for answer in of_measured(facts) if answer.heading not in FOLDED]
     return choose_suite(suites), {
@@ -139,8 +139,8 @@ def subject(suite: Suite) -> Subject:
 
 
 def completeness(suite: Suite) -> int:
-    """3: a suite with the rounds that it should have (a sequential one: those of its first interim analysis), 2: enough
-    for an interval, 1: fewer, or disturbed, 0: none."""
+    """3: a suite with all planned rounds (a sequential one: those of its first interim analysis), 2: enough for an
+    interval, 1: fewer, or disturbed, 0: none."""
     enough = suite.looks[0] if suite.looks else study_of(suite).enough
     if suite.n < min(enough, FEWEST_ROUNDS) or suite.disturbed:
         return min(1, suite.n)
@@ -148,8 +148,8 @@ def completeness(suite: Suite) -> int:
 
 
 def section(suite: Suite, twin: bool = False) -> dict:
-    """What the template shows of one suite; of one that cannot be compared the reason ("refusal"). twin: the page has
-    another suite of the same study, on another machine or number of devices, so the heading names them."""
+    """The template's data of one suite, or the reason why it cannot be compared ("refusal"). twin: the page has another
+    suite of the same study, on another machine or number of devices, so the heading names them."""
     study, where = study_of(suite), ""
     if twin:
         about, worker = subject(suite), "GPU" if suite.device == "cuda" else "CPU worker"
@@ -192,7 +192,7 @@ def section(suite: Suite, twin: bool = False) -> dict:
 
 
 def drawn_pairs(suite: Suite, result) -> set[str]:
-    """What the ratio picture of a comparison says of its pairs, each with its interval."""
+    """The text of a comparison's ratio figure for each pair, with its interval."""
     return {pair.sentence() for pair in result.pairs if not pair.flagged} if suite.study == COMPARE.name else set()
 
 
@@ -238,7 +238,7 @@ def notes(suite: Suite) -> list[str]:
 
 
 def picture(owner: str, label: str, figure) -> dict:
-    """A picture as inline SVG. Its ids get a prefix, because ids of two pictures would collide in one page."""
+    """A picture as inline SVG. Its ids get a prefix, because ids of two figures could collide in one page."""
     text = drawing.svg_of(figure)
     text = text[text.index("<svg") :]
     own = re.sub(r"[^a-z0-9]+", "-", f"{owner}-{label}-".lower())
@@ -268,7 +268,7 @@ def commands_of(records: list[Record]) -> list[tuple[str, str]]:
 
 
 def runs_grid(newest: list[Record]) -> Grid:
-    """Runs of no suite. The caption names their machine; of several each has a short name, in a column."""
+    """Single runs. The caption names their machine; several machines get short names, in a column."""
     grid, machines = tables.single_runs_grid(newest), [describe.machine_line(record) for record in newest]
     rows = [[when(record), *row] for record, row in zip(newest, grid.rows, strict=True)]
     head = [("started", False), *((NAMES.get(name, name.replace("\n", " ")), number) for name, number in grid.head)]

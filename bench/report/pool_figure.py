@@ -1,4 +1,4 @@
-"""Pictures of throughput, one panel per device kind and workload: pooled machines, and runs made one by one."""
+"""Figures of throughput, one panel per device kind and workload: pooled machines, and single runs."""
 
 import statistics
 import textwrap
@@ -8,7 +8,7 @@ from bench.record import describe
 from bench.record.view import Record
 from bench.report.pooling import Group, Panel, machines_of, panels_of, usable
 
-NAME = 33  # letters in a line of a row's name
+NAME = 33  # characters in a line of a row's name
 MOST_PANELS, MOST_ROWS = 6, 60  # the table has the rest
 MOST_RUN_PANELS, MOST_BARS = 12, 24
 
@@ -20,7 +20,7 @@ def plural(count: int, noun: str) -> str:
 @style.styled
 def draw(panels: list[Panel]):
     """`bench report --by machine`: each mode on each machine, with its interval. panels: not empty. Programs with
-    options are only in the table, unless there is nothing else."""
+    options are shown only in the table, unless there is nothing else."""
     names = machines_of(panels)
     plain = any(group.plain for panel in panels for group in panel.groups)
     wanted = [(panel, [g for g in panel.groups if g.plain or not plain]) for panel in panels]
@@ -73,15 +73,15 @@ def row_name(group: Group, names: dict) -> str:
 
 
 def single_runs_figures(records: list[Record]) -> dict:
-    """Name -> picture of the runs of no suite; empty where none is a measurement."""
+    """Name -> figure of the single runs; empty if none is a measurement."""
     good = usable([record for record in records if not record.label.suite])
     return {"runs": draw_bars(panels_of(good))} if good else {}
 
 
 @style.styled
 def draw_bars(panels: list[Panel]):
-    """Runs made one by one: a panel for each workload, a bar for each program, its run or the mean of several. panels:
-    not empty."""
+    """Single runs: a panel for each workload, a bar for each program, its run or the mean of several. panels: not
+    empty."""
     newest = sorted(panels, key=lambda panel: max(r.started_at for g in panel.groups for r in g.records), reverse=True)
     shown = [(panel, panel.groups[:MOST_BARS]) for panel in newest[:MOST_RUN_PANELS]]
     names = machines_of([panel for panel, _ in shown])

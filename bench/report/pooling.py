@@ -26,7 +26,7 @@ from bench.record.view import Record
 
 CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
-ALWAYS_SAID = ("lr", "momentum", "weight_decay", "workers", "epochs")  # where they are not 0
+ALWAYS_SAID = ("lr", "momentum", "weight_decay", "workers", "epochs")  # if not 0
 # Options of the work that have another form, or do not change it: the global batch represents the per-device batch, so
 # that one process and two share a panel.
 NOT_SAID = ("model", "data", "image_size", "per_device_batch", "precision", "optimizer", "warmup_steps", "timed_steps",
@@ -60,17 +60,17 @@ def usable(records: list[Record]) -> list[Record]:
 
 
 def confidence_of(records: list[Record]) -> float:
-    """Of an interval from these records: higher where some are of a suite that stopped as soon as it had verdicts."""
+    """The confidence of an interval from these records: higher if some belong to a suite with interim analyses."""
     return formulas.confidence_per_look(CONFIDENCE, max(len(record.looks) for record in records) or 1)
 
 
 def of_program(name: str) -> bool:
-    """Whether an option belongs to the program, not to the work, as the device does."""
+    """Whether an option, such as the device, belongs to the program and not to the work."""
     return (name in names(*PROGRAM) and name != "device") or name == "machines"
 
 
 def of_place(record: Record) -> dict[str, str]:
-    """What else separates records: the network, and the layout of several machines ("" of one)."""
+    """Other keys that separate records: the network, and the layout of several machines ("" for one)."""
     return {"network": record.network or "not named", "machines": record.layout}
 
 
@@ -87,7 +87,7 @@ def label(values: dict) -> str:
 
 @dataclass(frozen=True, order=True)
 class Machine:
-    """What a record was taken on. Machines that agree in all of it count as one: records name no owner."""
+    """The machine of a record. Equal machines count as one: records name no owner."""
 
     device: str  # cpu | cuda
     hardware: str  # processor and kinds of GPU, not how many: a row's name says how many were used
@@ -101,7 +101,7 @@ class Machine:
 
 class Group:
     """The records of one program (``ddp 2``) on one machine and workload, with one total of threads. apart: another
-    group differs only in its threads."""
+    group differs only in threads."""
 
     def __init__(self, machine: Machine, workload: str, name: str, records: list[Record], apart: bool):
         self.machine, self.workload, self.name, self.records = machine, workload, name, records
@@ -173,7 +173,7 @@ def machines_of(panels: list[Panel]) -> dict[Machine, str]:
 
 
 def once(records: list[Record]) -> tuple[list[Record], list[str]]:
-    """Each run once, and sentences on what was left out: copies, and runs whose copies differ (one was edited)."""
+    """Each run once, and sentences on what is left out: copies, and runs whose copies differ (one was edited)."""
     kept, said, copies = [], [], 0
     for run_id, same in group_by(records, lambda record: record.run_id).items():
         if all(record.data == same[0].data for record in same):
@@ -185,8 +185,7 @@ def once(records: list[Record]) -> tuple[list[Record], list[str]]:
 
 
 def pool(folder: Path) -> tuple[list[Record], list[str]]:
-    """The records below a folder that can be pooled, and a sentence on all that is left out. Raises UserError without
-    any."""
+    """The records below a folder that can be pooled, and a sentence for each omission. Raises UserError without any."""
     found, refused = find_records(folder)
     records, copies = once(found)
     good, said = select_usable(records, refused)

@@ -1,1 +1,1 @@
-"""One question per folder: which programs to run (study.py), and what came of it (result.py)."""
+"""One question per folder: which configurations to run (study.py), and the results (result.py)."""

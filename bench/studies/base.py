@@ -1,4 +1,4 @@
-"""What a study is: a question, the configurations that answer it, and the module that says and draws the answer."""
+"""What a study is: a question, the configurations that answer it, and the module that prints and draws the answer."""
 
 import importlib
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from bench.config.modes import COMPARED, MODES
 from bench.config.options import FIELDS, KNOBS, UNSET, RunConfig, when_not_given
 
 QUICK_ROUNDS = 2
-LOOKS = (4, 8, 16, 32, 64)  # the rounds of ROUNDS=auto after which all pairs are judged
+LOOKS = (4, 8, 16, 32, 64)  # the interim analyses of ROUNDS=auto
 MAX_MINUTES = 60.0  # its limit unless given
-# What a study sets itself for each configuration: not part of the command that repeats it.
+# Options that a study sets for each configuration: not part of the command that repeats it.
 DECIDED = ("mode", "num_devices", "launcher", "out", "baselines", "profile", "sync", "checkpoint")
 
 
@@ -32,7 +32,7 @@ class Study:
     plans: Callable  # (console, asked, flags) -> a Plan for each suite; UserError for what cannot be studied
     group: str = "measure"
     example: str = "GPUS=2"
-    folder: str = ""  # below bench/studies, where it is not the name
+    folder: str = ""  # below bench/studies, if it is not the name
     flags: dict[str, dict] = field(default_factory=dict)  # beside the options of a run, as argparse takes them
     defaults: dict = field(default_factory=dict)  # options with another default here
     others: dict[str, dict] = field(default_factory=dict)  # workload -> options with another default for it
@@ -41,19 +41,19 @@ class Study:
     enough: int = FEWEST_ROUNDS  # a newer suite with fewer rounds does not replace one with this many on the page
     seeded: bool = False  # it trains to the end, and each round has its own seed
     most: bool = False  # its number of devices is a maximum
-    named_by: str = ""  # the variable that says what a suite is about, where there are several kinds
-    questions: dict[str, str] = field(default_factory=dict)  # what a suite is about -> its own question
+    named_by: str = ""  # the variable that selects the subject of a suite, if there are several
+    questions: dict[str, str] = field(default_factory=dict)  # subject of a suite -> its own question
     card: bool = False  # on the page its suites are cards in one row
     auto: bool = False  # it takes ROUNDS=auto: its answer is the verdicts of its pairs
     partial: bool = False  # a configuration that does not fit into memory is left out, and the others continue
 
     @property
     def module(self) -> ModuleType:
-        """Its result.py, imported when a suite is looked at and not to run it."""
+        """Its result.py, imported to show a suite and not to run it."""
         return importlib.import_module(f"bench.studies.{self.folder or self.name}.result")
 
     def result(self, suite):
-        """A suite compared. Raises UserError when it cannot be."""
+        """Compare a suite. Raises UserError if that is not possible."""
         return self.module.compare(suite)
 
     def answer(self, result) -> list[str]:
@@ -74,7 +74,7 @@ class Study:
         return own or [tables.pairs_grid(result), tables.programs_grid(result.suite, caption)]
 
     def figures(self, result) -> dict:
-        """The pictures by name, in the order in which they should be read."""
+        """The figures by name, in reading order."""
         from bench.analysis import style
 
         drawn = {name: draw(result) for name, draw in self.module.FIGURES[self.name].items()}
@@ -89,7 +89,7 @@ class Study:
         return function(suite) if function else otherwise
 
     def about(self, suite) -> str:
-        """What a suite is about, where the study has several kinds: a mode, a replay, a mistake; else empty."""
+        """The subject of a suite, if the study has several (a mode, a replay, a mistake); else empty."""
         return self.ask("about", suite, "") if self.named_by else ""
 
     def heading_of(self, suite) -> str:
@@ -106,7 +106,7 @@ class Study:
         return self.ask("said_of", suite, [])
 
     def notes(self, suite) -> list[str]:
-        """What a reader must know of a suite's runs beside what their records say."""
+        """Notes on a suite's runs that are not in their records."""
         return self.ask("notes", suite, [])
 
     def repeat(self, suite) -> str:
@@ -123,9 +123,9 @@ class Study:
             modes = [mode for mode in MODES if mode in modes and not MODES[mode].baseline]
             words += [f"MODES={','.join(modes)}"] if modes != COMPARED else []
         decided = {*DECIDED, *self.sets}
-        if self.named_by == "NAME":  # a lab runs in the mode that it is asked for
+        if self.named_by == "NAME":  # a lab runs in the given mode
             decided -= {"mode"}
-        if self.seeded:  # its rounds' seeds go on from the first one
+        if self.seeded:  # its rounds' seeds count up from the first one
             decided |= {"seed"}
             words += [f"SEED={seed}" for seed in [min(config.seed for config in configs)] if seed]
         defaults, workload = self.defaults, suite.first.workload.name
@@ -149,7 +149,7 @@ class Study:
 
 
 def asked(config: RunConfig, name: str):
-    """What was asked of an option: nothing where TUNED=1 has set it."""
+    """The option as the user gave it; not given if TUNED=1 set it."""
     value, tuned = getattr(config, name), MODES[config.mode].tuned.get(config.device, {}) if config.tuned else {}
     return UNSET[name] if (name, value) in tuned.items() else value
 
@@ -167,7 +167,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Flags:
-    """What a study's command gets beside the options of a run."""
+    """Flags of a study's command besides the options of a run."""
 
     rounds: int | None = None  # None: the study's own number
     minutes: float | None = None  # the limit of ROUNDS=auto; None where the number of rounds is fixed

@@ -1,4 +1,4 @@
-"""The programs of a study: refuse what it would ignore, fill in this machine's defaults, say what will run; then the
+"""The configurations of a study: refuse ignored options, fill in this machine's defaults, print what will run; then the
 same work under other modes, options or numbers of devices."""
 
 import dataclasses
@@ -18,8 +18,8 @@ from bench.record.view import Record
 
 MODES_FLAG = {"--modes": {"help": f"only these ways to train, of {', '.join(TRAINABLE)} "
                           f"[{','.join(COMPARED)}]"}}  # fmt: skip
-RECIPE_GLOBAL_BATCH = 64  # of the studies that train to the end
-TRAINING = ("epochs", "lr_warmup_epochs", "target", "val_batch")  # what they take of the options of a training
+RECIPE_GLOBAL_BATCH = 64  # of studies that train by epochs
+TRAINING = ("epochs", "lr_warmup_epochs", "target", "val_batch")  # the training options that they take
 OF_SINGLE_RUNS = ("fault", "snapshots", "baselines", "profile", "launcher", "dist_url", "mistake")
 
 
@@ -29,8 +29,8 @@ def refuse(asked: RunConfig, *options: str) -> None:
 
 
 def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
-    """Refuse what would be ignored, fill in defaults, say what will run. trains: by epochs. Raises UserError."""
-    from bench.launch.devices import remarks  # a list of commands needs no more than the standard library
+    """Refuse ignored options, fill in defaults, print what will run. trains: by epochs. Raises UserError."""
+    from bench.launch.devices import remarks  # a list of commands needs only the standard library
     from bench.launch.launcher import resolve_here
 
     refuse(asked, *(n for n in (*of_training(), *OF_SINGLE_RUNS) if not (trains and n in TRAINING)))
@@ -62,8 +62,8 @@ def prepare_modes(console, asked: RunConfig, modes: Iterable[str], **changes) ->
 
 
 def prepare_training(console, asked: RunConfig) -> RunConfig:
-    """``prepare`` for a suite that trains to the end, with a global batch of RECIPE_GLOBAL_BATCH where the user names
-    none, and on a GPU in plain arithmetic: it asks whether trainings agree, not how fast they are."""
+    """``prepare`` for a suite that trains by epochs, with a global batch of RECIPE_GLOBAL_BATCH unless the user sets
+    one, and on a GPU with TORCH_DEFAULTS=1: it compares accuracy, not speed."""
     refuse(asked, "mode", "timed_steps", "warmup_steps")
     if asked.per_device_batch is None:
         share = max(1, RECIPE_GLOBAL_BATCH // (asked.num_devices * asked.accumulate))
@@ -73,7 +73,7 @@ def prepare_training(console, asked: RunConfig) -> RunConfig:
 
 
 def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> list[str]:
-    """Those of the modes that can run here; what is missing is printed. Raises UserError when none of them can."""
+    """The modes that can run here; prints what is missing. Raises UserError if none can."""
     from bench.launch.launcher import resources
 
     modes = []
@@ -94,7 +94,7 @@ def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> li
 
 
 def unavailable(info: ModeInfo, config: RunConfig) -> str:
-    """Why a mode's ranks cannot be started here, after its name; "" where they can."""
+    """Why a mode's ranks cannot be started here, to follow its name; "" if they can."""
     from bench.launch.engines import ENGINES
 
     if info.needs and importlib.util.find_spec(info.needs) is None:
@@ -112,7 +112,7 @@ def last_accuracy(record: Record) -> str:
 
 
 def modes_of(named: str | None) -> list[str]:
-    """The modes that MODES names, in the table's order. Raises UserError for a name that is no way to train."""
+    """The modes that MODES names, in the table's order. Raises UserError for a name that is not a training mode."""
     if named is None:
         return COMPARED
     asked = [name.strip() for name in named.split(",")]
@@ -123,7 +123,7 @@ def modes_of(named: str | None) -> list[str]:
 
 
 def in_mode(config: RunConfig, mode: str, **options) -> RunConfig:
-    """The same global batches under another mode, by its own launcher, with the backend options it has, and with these.
+    """The same global batches under another mode, by its own launcher, with its own backend options, and with these.
     single takes the whole global batch on one device."""
     info = MODES[mode]
     changes = {"mode": mode, "launcher": "auto", "dist_url": None}
@@ -135,15 +135,15 @@ def in_mode(config: RunConfig, mode: str, **options) -> RunConfig:
         changes |= {"num_devices": 1, "per_device_batch": config.per_device_batch * config.num_devices}
     found = dataclasses.replace(config, **changes | options)
     found = dataclasses.replace(found, launcher=launcher_of(found))
-    if config.threads and len(found.machines) < len(config.machines):  # it has only the cores of its machines
+    if config.threads and len(found.machines) < len(config.machines):  # only the cores of its machines
         share = config.threads * len(found.machines) // len(config.machines)
         found = dataclasses.replace(found, threads=max(1, share))
     return found
 
 
 def in_passes(config: RunConfig, devices: int) -> RunConfig | None:
-    """A program of one device that takes the global batch of so many devices in as many passes, so that it fits where
-    the others do; None where it is not such a program.
+    """A program of one device that takes the global batch of N devices in N passes, so that it fits if the others do;
+    None for other programs.
 
     >>> one = in_passes(RunConfig(mode="single", per_device_batch=2048), 8)
     >>> one.per_device_batch, one.accumulate, one.global_batch, in_passes(one, 1)
@@ -181,14 +181,15 @@ def baselines(config: RunConfig, out: str) -> list[RunConfig]:
 
 
 def even_threads(config: RunConfig) -> RunConfig:
-    """As many threads as can be shared out evenly over a process per device, for all modes: seven cores and two
-    processes are three threads each, and single gets six."""
+    """The threads that can be divided evenly among one process per device, for all modes: seven cores and two processes
+    give three threads each, and single gets six."""
     n = config.num_devices
     return dataclasses.replace(config, threads=max(config.threads // n * n, 1 if n > config.threads else n))
 
 
 def bounds_of(config: Parallel) -> list[str]:
-    """The upper bounds that are measured with the modes: on a CPU with several workers, where they fall too."""
+    """The no-communication baselines to measure with the modes: on a CPU with several workers, where they slow down
+    too."""
     return UPPER_BOUNDS if config.device == "cpu" and config.num_devices > 1 else []
 
 

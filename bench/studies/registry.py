@@ -14,5 +14,5 @@ STUDIES: dict[str, Study] = {
 
 
 def study_of(suite) -> Study:
-    """The study that a suite belongs to; a suite of no known one is compared as a comparison."""
+    """The study of a suite; an unknown study is treated as a comparison."""
     return STUDIES.get(suite.study, STUDIES["compare"])

@@ -1,9 +1,9 @@
-"""Run the programs of a suite in interleaved rounds: A B C, then in another order, and so on; one record each.
+"""Run the configurations of a suite in interleaved rounds: A B C, then in another order, and so on; one record each.
 
-ROUNDS=auto: after 4, 8, 16, 32 and 64 rounds every pair is judged, and the rounds end when none is left without a
-verdict. Five looks at 95 % that stop when something is seen would call equal modes different in one suite of six; so
-each interval of such a suite is at 99 % (``formulas.confidence_per_look``), which makes it one of 25. Where the time is
-up before the next look, the last complete round is that look: the clock decides on it, and not what was measured.
+ROUNDS=auto: interim analyses after 4, 8, 16, 32 and 64 rounds; the rounds end when every pair has a verdict. Five
+unadjusted looks at 95 % would find a difference between equal modes in one suite of six. So each interval is at 99 %
+(``formulas.confidence_per_look``), which gives one of 25. If the time is up before the next interim analysis, it is
+made after the last complete round: time decides, not the measurements.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from bench.record.view import Record
 from bench.studies.base import LOOKS, Plan
 from bench.studies.programs import in_passes, own_seed, passes_in_words, throughput
 
-SAID_FROM_S = 90.0  # how long a suite has to take for its length to be said when it has begun
+SAID_FROM_S = 90.0  # a suite that takes longer prints its duration at the start
 
 
 def order(names: list[str], number: int) -> list[str]:
-    """The order of a round, balanced over positions: every two rounds it is rotated further, the second of the two
-    backwards, so that a machine that warms up or is disturbed favours no program. After 2 × len(names) rounds each has
-    had every position twice.
+    """The order of a round, balanced over positions: it is rotated every two rounds, and the second of the two is
+    reversed, so that warm-up or a disturbance favours no program. After 2 × len(names) rounds each has had every
+    position twice.
 
     >>> [order(["a", "b", "c"], number) for number in range(4)]
     [['a', 'b', 'c'], ['c', 'b', 'a'], ['b', 'c', 'a'], ['a', 'c', 'b']]
@@ -40,7 +40,8 @@ def order(names: list[str], number: int) -> list[str]:
 
 
 def repeats_of(plan: Plan, rounds: int) -> int:
-    """How many disturbed rounds are repeated at most; none of trainings by epoch, whose verdicts are about accuracy."""
+    """The maximum number of disturbed rounds to repeat; 0 for trainings by epochs, whose verdicts are about
+    accuracy."""
     trains = any(config.epochs for config in plan.programs.values())
     return 0 if trains else min(4, (rounds + 1) // 2)
 
@@ -52,10 +53,10 @@ def new_suite(study: str) -> str:
 def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may_repeat=None) -> Path:
     """Run every program of a plan once per round, in a rotated order, into OUT/<suite>/; returns that folder.
 
-    after_round: gets the number of rounds done and the records of this one; true after the last. may_repeat: whether a
-    disturbed round, given the seconds that it took, may be repeated; the last complete attempt counts. A program that
-    does not fit into memory continues in passes, or is left out, where the study may be partial. Raises UserError when
-    a program cannot run here, RunFailed when one fails that may not: the records so far stay.
+    after_round: gets the number of rounds done and the records of this one; returns true after the last. may_repeat:
+    whether a disturbed round, given the seconds that it took, may be repeated; the last complete attempt counts. A
+    program that does not fit into memory continues in passes, or is left out, if the study may be partial. Raises
+    UserError if a program cannot run here, RunFailed for an unexpected failure: the records so far stay.
     """
     suite, started = new_suite(plan.study.name), time.monotonic()
     folder, says = Path(out) / suite, plan.says or throughput
@@ -105,7 +106,7 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
 
 
 def run_fitting(console, plan: Plan, label: str, number: int, folder: Path, title: str) -> Record:
-    """One program's run in a round. One that does not fit takes passes to the end of the suite, if that may be."""
+    """One program's run in a round. One that does not fit runs in passes for the rest of the suite, if allowed."""
 
     def run() -> Record:
         config = plan.programs[label]
@@ -142,7 +143,7 @@ def run_one(console, plan: Plan, label: str, config: RunConfig, number: int, fol
 
 
 def labelled(plan: Plan, minutes: float) -> Plan:
-    """The plan of ROUNDS=auto: every record contains the looks and the limit, and the report reads them there."""
+    """The plan of ROUNDS=auto: every record contains the looks and the limit for the report."""
     looks = ",".join(map(str, LOOKS))
     programs = {label: config.labelled(looks=looks, limit_minutes=minutes) for label, config in plan.programs.items()}
     return dataclasses.replace(plan, programs=programs)
@@ -157,7 +158,7 @@ class Sequence:
         self.longest_s, self.records = 0.0, []
 
     def enough(self, done: int, records: list[Record]) -> bool:
-        """After each round: whether it was the last one. records: of this round."""
+        """Whether this round was the last one. records: of this round."""
         now = self.clock()
         self.longest_s, self.round_began = max(self.longest_s, now - self.round_began), now
         self.records += records

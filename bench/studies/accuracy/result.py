@@ -1,7 +1,7 @@
 """Do all modes learn the same? The metric after a whole training, paired by seed: a round has one seed for all.
 
-The last epoch counts, never the best one: that would be chosen after looking. No throughput is compared: these runs are
-validated and warmed up in another way than those of `bench compare`.
+The last epoch counts, not the best one, which would be chosen after the fact. Throughput is not compared, because these
+runs validate and warm up differently from those of `bench compare`.
 """
 
 import math
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def median_seconds(self) -> float | None:
-        """The median time to the target; one that did not get there took longer than all. None: half did not."""
+        """The median time to the target; a run that missed it counts as the longest. None: half missed it."""
         median = statistics.median(math.inf if s is None else s for s in self.seconds_to_target)
         return None if math.isinf(median) else median
 
@@ -55,7 +55,7 @@ class AccuracyResult:
 
 
 def compare(suite: Suite) -> AccuracyResult:
-    """Compare the programs, paired by seed. Raises UserError, also for runs without validation."""
+    """Compare the programs, paired by seed. Raises UserError, also if runs were not validated."""
     require_comparable(suite, RULES)
     for record in suite.records:
         if record.top1 is None:
@@ -148,7 +148,7 @@ def draw_curves(axes, result) -> None:
     for label, look in looks.items():
         seeds = [[metric.shown(row[metric.key]) for row in record.epochs] for record in suite.programs[label].records]
         epochs = range(1, len(seeds[0]) + 1)
-        alone = look.marker if len(epochs) == 1 else ""  # of one point there is no line
+        alone = look.marker if len(epochs) == 1 else ""  # one point gives no line
         for curve in seeds:
             axes.plot(epochs, curve, alone, color=look.colour, linewidth=0.6, markersize=3, alpha=0.45)
         mean = [statistics.fmean(at) for at in zip(*seeds, strict=True)]

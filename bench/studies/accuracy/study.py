@@ -17,7 +17,7 @@ from bench.studies.programs import (
     prepare_training,
 )
 
-OF_THE_SEED = ("seed", "images of the first steps", "initial weights")  # facts that are another in every round
+OF_THE_SEED = ("seed", "images of the first steps", "initial weights")  # facts that differ in every round
 RULES = Rules(by_round=OF_THE_SEED)
 
 

@@ -1,7 +1,7 @@
 """Where the step goes: each program's step, its phases, the communication that is not hidden, and a step's timeline.
 
-Exposed communication is a mode's step time less that of the same run without any exchange (``no_sync``), paired by
-round. DDP's broadcast of buffers is in it, and on a CPU the cores that communication takes from computation.
+Exposed communication is a mode's step time minus that of the same run without any exchange (``no_sync``), paired by
+round. It includes DDP's broadcast of buffers and, on a CPU, the cores that communication takes from computation.
 """
 
 import statistics
@@ -17,9 +17,9 @@ from bench.record.definition import Sample
 from bench.record.view import Record
 from bench.studies.breakdown.study import RULES
 
-COPIES = ("scatter", "replicate", "gather")  # what DataParallel does besides the forward pass
+COPIES = ("scatter", "replicate", "gather")  # phases of DataParallel besides the forward pass
 ROW = 0.42  # inches
-MOST_RANKS = 4  # drawn of one mode; more would not be legible
+MOST_RANKS = 4  # drawn per mode; more would not be legible
 TIMELINE_KEY = (
     "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row per thread "
     "(CPU), or work on the model's stream, a row per device (GPU). comm.: number and MiB of a bucket (DDP; from its "
@@ -35,7 +35,7 @@ def compare(suite: Suite) -> Result:
 
 
 def answer(result: Result) -> list[str]:
-    """Each program's step and, where it was measured, what of it is exposed communication or DataParallel's copies."""
+    """Each program's step and, if measured, its exposed communication or DataParallel's copies."""
     suite, profiled, lines = result.suite, latest(result.suite), []
     for program in suite.programs.values():
         if not program.config.sync:
@@ -65,7 +65,7 @@ def exposed_comm(program: Program, bare: Program) -> tuple:
 
 
 def exposed_words(program: Program, mean: float, low: float | None, high: float | None) -> str:
-    """The exposed communication with its interval and its share of the step; "not shown" where it is noise."""
+    """The exposed communication with its interval and its share of the step; "not shown" if it is noise."""
     if words.too_wide(mean, low, high):
         return words.measured(mean, low, high)
     if low is None:
@@ -85,7 +85,7 @@ def step_ms(record: Record) -> float:
 
 
 def phases_ms(records: list[Record]) -> dict[str, float]:
-    """Mean milliseconds of each phase over the rounds; what no phase accounts for is "other"."""
+    """Mean milliseconds of each phase over the rounds; the remainder is "other"."""
     parts = [slowest(record) for record in records]
     rounds = [phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s) for part in parts]
     return {name: 1e3 * statistics.fmean(phases[name] for phases in rounds) for name in PHASES}
@@ -94,8 +94,8 @@ def phases_ms(records: list[Record]) -> dict[str, float]:
 def phases_of(step_time_s: list[float], data_wait_s: list[float], phase_time_s: dict) -> dict[str, float]:
     """Mean seconds of each phase in one rank's steps; they add up to the step.
 
-    The wait for data is cut to what the timed phases leave of the step. On a CPU it always fits; on a GPU the host
-    waits while the device still computes, and the same time would be in two phases.
+    The wait for data is limited to the rest of the step. On a CPU it always fits; on a GPU the host waits while the
+    device still computes, so the same time would count twice.
 
     >>> found = phases_of([1.0, 2.0], [1.4, 1.4], {"forward": [0.3, 0.5]})
     >>> {name: round(value, 3) for name, value in found.items() if value}
@@ -120,7 +120,7 @@ def timelines(record: Record) -> dict[int, dict]:
 
 
 def parts_ms(record: Record) -> dict[str, float]:
-    """What DataParallel does besides the forward pass, in milliseconds of the profiled step; empty for other modes."""
+    """DataParallel's phases besides the forward pass, in milliseconds of the profiled step; empty for other modes."""
     found = {}
     for timeline in timelines(record).values():
         for span in timeline["spans"]:
@@ -207,7 +207,7 @@ def draw_exposed(axes, suite, exposed: dict) -> None:
 
 @style.styled
 def draw_timeline(result):
-    """A panel per profiled program: by rank its phases, what computed, what was sent. None without a timeline."""
+    """A panel per profiled program: by rank its phases, computation and communication. None without a timeline."""
     records, more, panels = latest(result.suite), list(TIMELINE_KEY), []
     if not records:
         return None
@@ -247,7 +247,8 @@ def timeline_words(record: Record) -> str:
 
 
 def sharded_words(spans: list[dict]) -> list[str]:
-    """What a rank receives of weights and sends of gradients, of a mode that shards: ['gather: 3 MiB in all']."""
+    """The weights that a rank receives and the gradients that it sends, under a mode that shards: ['gather: 3 MiB in
+    all']."""
     sent = {}
     for span in spans:
         kind = span["name"].partition(" ")[0]

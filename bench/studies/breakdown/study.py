@@ -1,4 +1,4 @@
-"""Where the step and the memory go: every mode, the same without its gradient exchange, and one profiled step."""
+"""Breakdown of step time and memory: every mode, the same without its gradient exchange, and one profiled step."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """Every mode, and the same without its gradient exchange: the difference is the communication that is exposed."""
+    """Every mode, and the same without its gradient exchange: the difference is the exposed communication."""
     runs = {mode: in_mode(even_threads(config), mode) for mode in modes}
     silent = [mode for mode in modes if "sync" in MODES[mode].knobs]
     return runs | {f"{mode} no_sync": dataclasses.replace(runs[mode], sync=False) for mode in silent}

@@ -1,4 +1,4 @@
-"""A suite compared by throughput: the fastest first, by how much, how sure; and its pictures."""
+"""Compare a suite by throughput: the fastest first, differences with intervals; and its figures."""
 
 import statistics
 
@@ -21,7 +21,7 @@ def compare(suite: Suite) -> Result:
 
 
 def about(suite: Suite) -> str:
-    """The programs that were chosen, as MODES= takes them; "" where it was all modes."""
+    """The programs that were chosen, as MODES= takes them; "" for all modes."""
     if suite.first.config.label.variant != CHOSEN:
         return ""
     return ",".join(":".join([mode, *map(capital, options)]) for mode, *options in map(str.split, suite.programs))
@@ -39,7 +39,7 @@ def heading_of(suite: Suite) -> str:
 
 
 def answer(result: Result) -> list[str]:
-    """The fastest mode against each other; of a single round also where its median steps contradict."""
+    """The fastest mode against each other; for a single round also contradictions by the median steps."""
     if result.suite.n > 1:
         return result.answer()
     best, *others = result.ranking()
@@ -73,7 +73,7 @@ def draw_throughput(result):
     axes.set_xlim(left=0)
     axes.margins(x=0.12)
     if axes.get_xlim()[1] >= 1e5:
-        axes.locator_params(axis="x", nbins=5)  # long numbers, which would run into each other
+        axes.locator_params(axis="x", nbins=5)  # long numbers would overlap
     style.finish(axes, f"{suite.units} per second, all devices together")
     return figure
 

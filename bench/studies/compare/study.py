@@ -1,4 +1,4 @@
-"""All modes on one workload, or programs that are named: which is fastest here, by how much, and how sure is that?"""
+"""All modes on one workload, or named configurations: which is fastest here, by how much, and how certain is that?"""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,8 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """Every mode on the same global batches, single first; on a CPU the upper bound too. config: resolved."""
+    """Every mode on the same global batches, single first; on a CPU the no-communication baseline too. config:
+    resolved."""
     config = even_threads(config)
     return {mode: in_mode(config, mode) for mode in [*modes, *bounds_of(config)]}
 

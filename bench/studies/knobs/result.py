@@ -1,4 +1,4 @@
-"""A sweep of settings compared: each against the same mode with the settings of the run."""
+"""Compare a sweep of settings: each with the same mode under the settings of the run."""
 
 from bench.analysis import ratio_figure, stats, style, words
 from bench.analysis.comparison import Result, compare_suite
@@ -24,14 +24,14 @@ def notes(suite: Suite) -> list[str]:
 
 
 def settings_of(suite: Suite) -> tuple[Program | None, dict[str, dict]]:
-    """The program with the settings of the run, and label -> the options that each other program sets."""
+    """The program with the settings of the run, and label -> the options that another program sets."""
     programs = list(suite.programs.values())
     base = programs[0] if programs else None
     return base, {program.label: program.overrides(base) for program in programs[1:]}
 
 
 def answer(result: Result) -> list[str]:
-    """The settings that are faster than the run's; what the run had, and what chance does among so many."""
+    """The settings that are faster than the run's; the run's settings; a note on multiple comparisons."""
     suite, found = result.suite, {pair.b: pair.comparison for pair in result.pairs}
     base, _ = settings_of(suite)
     if suite.disturbed or suite.n < stats.FEWEST_ROUNDS:
@@ -45,7 +45,7 @@ def answer(result: Result) -> list[str]:
 
 def base_words(base: Program) -> str:
     config, why = base.config, " (TUNED)" if base.config.tuned else ""
-    if not base.first.mode.knobs:  # no engine: options of training were swept
+    if not base.first.mode.knobs:  # no backend options: training options were swept
         switches = ("channels_last", "cudnn_benchmark", "fused", "compile")
         ways = [config.precision, *(n for n in switches if getattr(config, n))]
         return f"{base.label}: the settings of the run, {', '.join(ways)}{why}."
@@ -70,7 +70,7 @@ def chance(suite: Suite) -> list[str]:
 
 @style.styled
 def draw(result):
-    """A heat map of each value of each knob, light is fast; where nothing was swept as a grid, each setting's ratio."""
+    """A heat map of the values of each option, light is fast; without a grid, each setting's ratio."""
     suite = result.suite
     base, settings = settings_of(suite)
     if settings and not grid_of(suite)[1]:

@@ -1,4 +1,4 @@
-"""Which setting makes it faster? Each setting of one engine, or of training, against the settings of the run."""
+"""Which setting makes it faster? Each setting of one backend, or of training, against the settings of the run."""
 
 import dataclasses
 import itertools
@@ -18,12 +18,12 @@ COMPILE_NOTE = (
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
-    from bench.launch.devices import choose_device  # a list of commands needs no more than the standard library
+    from bench.launch.devices import choose_device  # a list of commands needs only the standard library
 
     config, found = prepare(console, asked), {}
     for label, setting in programs(config, console.print).items():
         try:
-            if not config.hosts:  # each launch asks them for devices and arithmetic
+            if not config.hosts:  # each launch needs them for devices and precision
                 choose_device(setting)
             found[label] = setting
         except UserError as error:
@@ -36,7 +36,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, say: Callable[[str], None] = lambda sentence: None) -> dict[str, RunConfig]:
-    """The run's own settings first, then each of its mode; ``say`` gets why one is left out."""
+    """The run's own settings first, then each of its mode; ``say`` gets the reason if one is left out."""
     info = MODES[config.mode]
     if not info.sweep and not info.single:
         swept = [mode for mode, each in MODES.items() if each.sweep or each.single]

@@ -1,7 +1,7 @@
-"""A mistake compared with the right version, paired by seed, in words, tables and one picture.
+"""Compare a mistake with the right version, paired by seed: text, tables and one figure.
 
-The primary measure decides, in the direction that was fixed in advance; the other measures are reported as they are.
-A run that hangs is a result here: its failed record counts.
+The primary measure decides, in the direction fixed in advance; the other measures are only reported. A run that hangs
+is a result here: its failed record counts.
 """
 
 import datetime
@@ -84,8 +84,8 @@ class LabResult:
     mistake: Mistake
     certificate: Certificate
     records: dict[str, list[Record]]  # of each version, one per seed
-    rows: list[Row]  # the primary measure first; without those that were not observed
-    findings: dict[str, list[Finding]]  # what the detectors found in any run of a version, each mistake once
+    rows: list[Row]  # the primary measure first; without unobserved ones
+    findings: dict[str, list[Finding]]  # mistakes found in any run of a version, each once
 
     @property
     def n(self) -> int:
@@ -93,7 +93,7 @@ class LabResult:
 
 
 def mistake_of(suite: Suite) -> Mistake | None:
-    """The mistake that the wrong version has and the right one has not; also of a suite whose runs failed."""
+    """The mistake of the wrong version that the right one does not have; also if the runs failed."""
 
     def has(variant: str, mistake: Mistake) -> bool:
         arm = suite.of_variant(variant)
@@ -135,7 +135,7 @@ def compare(suite: Suite) -> LabResult:
         raise UserError(
             f"suite {suite.id} does not belong to a known mistake: its configurations are {', '.join(suite.programs)}"
         )
-    changes = mistake.lab.changes  # what the mistake itself changes is not unfair
+    changes = mistake.lab.changes  # the mistake's own changes are not unfair
     varies = dict.fromkeys(changes, ("it is what the mistake changes", program))
     rules = Rules(varies, OF_THE_SEED, ranks_apart=changes, options=mistake.lab.varies, mistakes=True)
     require_comparable(suite, rules)
@@ -200,7 +200,7 @@ def sentence(row: Row, n: int) -> str:
 
 
 def files_of(records: list[Record]) -> dict[str, int]:
-    """How often the files that several ranks wrote held what, over all runs; empty where that was not watched."""
+    """Content of the files that several ranks wrote, with counts over all runs; empty if not watched."""
     counts = Counter()
     for record in records:
         for part in record.samples:
@@ -231,7 +231,7 @@ def summary(result: LabResult) -> list[Grid]:
 
 @style.styled
 def draw(result):
-    """The primary measure, and below it what else shows the mistake; of a run that hangs only where its ranks are."""
+    """The primary measure, and below it other evidence of the mistake; for a hang only the places of its ranks."""
     panels = panels_of(result)
     title = f"{result.mistake.title[0].upper()}{result.mistake.title[1:]}"
     key = "Bar or thick line: mean over seeds. Dot or thin line: a seed."
@@ -247,7 +247,7 @@ def draw(result):
 
 
 def panels_of(result) -> list[tuple]:
-    """(height in inches, the function that draws it, what it draws), from above."""
+    """(height in inches, the function that draws it, its data), from the top."""
     shows, wrong = result.mistake.lab.shows, result.records["wrong"][0]
     if shows == "places":
         return [(RANK * (2 * result.suite.first.config.num_devices + 1), draw_places)]
@@ -316,7 +316,7 @@ def draw_files(axes, result) -> None:
 
 
 def draw_places(axes, result) -> None:
-    """A row for each rank of both versions: seconds from the command, and where it was when the run was ended."""
+    """A row for each rank of both versions: seconds from the command, and its line when the run was ended."""
     right, wrong = result.records["right"][0], result.records["wrong"][0]
     ranks, began = wrong.config.num_devices, datetime.datetime.fromisoformat(right.started_at).timestamp()
     rows = [(f"right, rank {p.rank}", p.moments["last_timed_step"] - began, 0.0, "done") for p in right.samples]

@@ -1,6 +1,6 @@
 """A known mistake compared with the right version, over seeds. NAME=all: every mistake.
 
-What is measured, and what the primary measure is expected to do, is fixed in the mistake's file (bench/mistakes).
+The measures, and the expected direction of the primary one, are fixed in the mistake's file (bench/mistakes).
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ PRETRAINING = {"epochs": 3, "watch": False, "checkpoint": True}  # of the file t
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
-    """A suite for each mistake that was asked for. Raises UserError for an unknown one, and options that exclude it."""
+    """A suite for each requested mistake. Raises UserError for an unknown one, and for options that exclude it."""
     from bench.analysis.tables import print_named  # rich: not for a list of commands
 
     chosen = named(flags.name)
@@ -59,8 +59,8 @@ def named(name: str | None) -> list[Mistake]:
 
 
 def configured(console, asked: RunConfig, mistake: Mistake) -> RunConfig:
-    """The right version of a lab, resolved: what the user asked for over what the lab needs. On a GPU in plain
-    arithmetic: what a mistake does must not be taken for rounding."""
+    """The right version of a lab, resolved: the user's options override the lab's. On a GPU with TORCH_DEFAULTS=1, so
+    that rounding is not mistaken for the effect."""
     needed = {k: v for k, v in mistake.lab.workload.items() if k != "checkpoint"}
     own = {k: v for k, v in needed.items() if getattr(asked, k) == LAB.defaults.get(k, UNSET[k])}
     asked = dataclasses.replace(asked, plain=True, **own)
@@ -87,7 +87,7 @@ LAB = Study(
     "lab", "mistake demo", "The known mistakes", "What does each known mistake do, what is seen of it, what finds it?",
     "a known mistake compared with the right version, over seeds: what it does and how it is found", plans,
     group="explain", example="NAME=no-reshuffle [SEEDS=3 QUICK=1]",
-    # Seconds per run on two CPU cores, most of them to start.
+    # Seconds per run on two CPU cores, mostly for the start.
     defaults={"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.02,
               "per_device_batch": 120, "epochs": 2},
     sets=("watch", "pretrained"), rounds=3, seeded=True, named_by="NAME", card=True,

@@ -1,4 +1,4 @@
-"""A replayed unfairness compared: the verdict of the fair comparison and that of the unfair one, on one axis."""
+"""Compare a replayed unfairness: the verdicts of the fair and the unfair comparison, on one axis."""
 
 from bench.analysis import ratio_figure, style, words
 from bench.analysis.comparison import Pair, Result, compare_suite
@@ -8,7 +8,7 @@ from bench.studies.replay.study import REPLAYS, VARIANTS
 
 
 def compare(suite: Suite) -> Result:
-    """The base, the fair and the unfair program. Raises UserError when one of the three is missing."""
+    """The base, the fair and the unfair program. Raises UserError if one of them is missing."""
     if suite.programs and [p.config.label.variant for p in suite.programs.values()] != list(VARIANTS):
         raise UserError(f"suite {suite.id} lacks one of its configurations ({', '.join(VARIANTS)}): run it again")
     return compare_suite(suite)
@@ -40,7 +40,7 @@ def shift_of(result: Result) -> str:
 
 
 def answer(result: Result) -> list[str]:
-    """The fair verdict, the unfair one, the move between them, and where it was expected to go."""
+    """The fair verdict, the unfair one, the change between them, and its expected direction."""
     _, fair, unfair = result.suite.programs
     c = result.pair(fair, unfair).comparison
     lines = [*map(ratio_figure.words_of, pairs_of(result)), shift_of(result)]

@@ -1,6 +1,6 @@
 """A classic unfairness on purpose: how far does one unfair setting move the verdict?
 
-Three programs: the base, another treated as the base is, and the same other one treated unfairly.
+Three configurations: the base, another under equal conditions, and the other under unfair conditions.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ VARIANTS = ("base", "fair", "unfair")
 
 @dataclass(frozen=True)
 class Replay:
-    base: str  # a mode, as is program
+    base: str  # a mode, like program
     program: str
-    change: str  # what the unfair one gets, in words
-    unfair: dict  # the option that it differs in -> its value, or that of the fair one's config; empty for the control
-    moves: dict[str, str]  # device -> the direction in which the verdict moves; "" where none is known in advance
-    common: dict  # what all three runs get where the user says nothing: so that there is something to be seen
+    change: str  # the unfair change, in words
+    unfair: dict  # the changed option -> its value, or a function of the fair config; empty for the control
+    moves: dict[str, str]  # device -> the expected direction of the verdict; "" if unknown in advance
+    common: dict  # defaults of all three runs, so that the effect is visible
 
     @property
     def changes(self) -> str:
@@ -33,16 +33,16 @@ REPLAYS = {
     "dp-workers": Replay(
         "ddp", "dp", "one loader worker for all devices, where the others have as many as they have ranks",
         {"workers": 1}, {"cpu": "slower", "cuda": "slower"},
-        {"data": "digits", "storage_ms": 8.0},  # on two CPU cores one worker is too slow for that, and two are not
+        {"data": "digits", "storage_ms": 8.0},  # on two CPU cores one worker is too slow, and two are not
     ),
     "horovod-fp16": Replay(
         "ddp", "horovod", "Horovod alone sends its gradients in 16 bits: half the bytes, for two conversions",
-        {"compression": "fp16"}, {"cpu": "slower", "cuda": "faster"}, {},  # on one host nothing is saved
+        {"compression": "fp16"}, {"cpu": "slower", "cuda": "faster"}, {},  # on one host it saves nothing
     ),
     "ddp-barrier": Replay(
         "single", "ddp", "DDP alone has a barrier and three reductions that the host waits for, every step",
         {"step_barrier": True}, {"cpu": "slower", "cuda": "slower"},
-        # It costs a millisecond or two, and is seen where a step takes few of them and has little to send.
+        # It costs one or two milliseconds, which is visible in short steps with little to send.
         {"model": "shufflenet_v2_x0_5", "image_size": 32, "per_device_batch": 2, "timed_steps": 300},
     ),
     "item-sync": Replay(
@@ -60,7 +60,7 @@ REPLAYS = {
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
-    """One suite. Raises UserError for an unknown replay, and for STRICT, which refuses what is unfair."""
+    """One suite. Raises UserError for an unknown replay, and for STRICT, which refuses unfair comparisons."""
     name = flags.replay
     if flags.strict:
         raise UserError("a replay is unfair on purpose, but STRICT=1 rejects unfair comparisons: leave one of them out")
@@ -79,7 +79,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, name: str) -> dict[str, RunConfig]:
-    """The three programs of a replay. Raises UserError when it would change nothing, or needs another workload."""
+    """The three programs of a replay. Raises UserError if it would change nothing, or needs another workload."""
     case = REPLAYS[name]
     if "storage_ms" in case.common:
         if config.data == "synthetic" or config.workers:

@@ -1,7 +1,7 @@
 """Weak and strong scaling: throughput, speedup and efficiency against the number of devices, with intervals.
 
-The bound is measured: as many independent processes that exchange nothing. Where a machine has fewer cores than
-workers, the upper bound falls away from the ideal line, and that gap is the machine's, not a mode's.
+The no-communication baseline is measured with the same number of independent processes. If a machine has fewer cores
+than workers, the baseline falls below the ideal line: that gap comes from the machine, not from a mode.
 """
 
 import math
@@ -15,8 +15,8 @@ from bench.config.modes import MODES
 from bench.studies.scaling.study import STRONG, STRONG_RULES, WEAK_RULES
 
 PANEL = 2.25  # inches
-DODGE = 0.012  # of the axis, between modes at one number of devices, so that intervals do not hide each other
-LINEAR_UP_TO = 8  # devices; beyond, each doubling is a step of the axis
+DODGE = 0.012  # offset on the axis between modes at one number of devices, so that intervals do not overlap
+LINEAR_UP_TO = 8  # devices; above, the axis has one tick per doubling
 
 
 def compare(suite: Suite) -> Result:
@@ -51,7 +51,7 @@ def efficiency(result: Result, program: Program) -> tuple:
 
 
 def answer(result: Result) -> list[str]:
-    """Speedup and efficiency of each mode on the most devices, the fastest first and the upper bound last."""
+    """Speedup and efficiency of each mode on the most devices, the fastest first and the baseline last."""
     lines = series(result)
     most = max(count for points in lines.values() for count in points)
     there = [points[most] for points in lines.values() if most in points]
@@ -92,7 +92,7 @@ def draw(result):
 
 
 def aside(lines: dict, mode: str, count: int) -> float:
-    """By how many dodges a mode is shifted where others have the same number of devices."""
+    """The shift of a mode in dodges, if others have the same number of devices."""
     there = [name for name, points in lines.items() if count in points]
     return there.index(mode) - (len(there) - 1) / 2
 

@@ -1,4 +1,4 @@
-"""Weak and strong scaling: two suites, one with the batch of each device fixed, one with the global batch."""
+"""Weak and strong scaling: two suites, one with a fixed per-device batch, one with a fixed global batch."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from bench.studies.programs import MODES_FLAG, bounds_of, in_mode, modes_of, pre
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
-    """Two suites, one after the other. Of HOSTS the first machine's devices come first, then whole machines."""
+    """Two suites, one after the other. With HOSTS the first machine's devices come first, then whole machines."""
     refuse(asked, "mode", "gpu_ids", *([] if asked.hosts else ["num_devices"]))
     most = flags.max_gpus or (asked.num_devices if asked.hosts else MOST)
     config, modes = prepare_modes(console, asked, modes_of(flags.modes), num_devices=most)
@@ -23,8 +23,8 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool) -> dict[str, RunConfig]:
-    """Every mode at 1, 2, 4, … devices, on a CPU each with as many threads. config: resolved, for max_devices.
-    Raises UserError when a global batch cannot be shared out evenly."""
+    """Every mode at 1, 2, 4, … devices, on a CPU each with the same number of threads. config: resolved, for
+    max_devices. Raises UserError if a global batch cannot be divided evenly."""
     threads = max(1, config.threads // max_devices)
     found = {}
     for n in device_counts(max_devices, config.hosts):

@@ -1,7 +1,7 @@
-"""What is lost when replicas start from different weights? The metric after the last epoch, paired by seed.
+"""The loss when replicas start from different weights: the metric after the last epoch, paired by seed.
 
-What an unsynchronised run leaves behind, each rank's model and the model of their mean weights, is compared with rank
-0's model of the synchronised run of the same mode and seed.
+Each rank's model of an unsynchronised run, and the model of their mean weights, are compared with rank 0's model of the
+synchronised run of the same mode and seed.
 """
 
 import itertools
@@ -21,13 +21,13 @@ from bench.record.view import Record
 from bench.studies.unsynced.study import MAIN, RULES, ranks_of, replicas_of
 
 AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics re-estimated"}
-QUOTED = 2.0  # percentage points: the loss that is quoted for ImageNet, without an experiment that can be checked
-TOLERANCE = 0.01  # of the theory: how far a distance may be off
-# Of the distance at the start. The deviation of a smaller distance is relative to this: the rounding of weights in
-# float32 is not small compared with it, and replicas that have met are bit-identical.
+QUOTED = 2.0  # percentage points: the loss quoted for ImageNet, without a published experiment
+TOLERANCE = 0.01  # relative tolerance of a distance to the theory
+# Of the distance at the start. The deviation of a smaller distance is relative to this, because float32 rounding is not
+# small compared with it, and replicas that have met are bit-identical.
 FLOOR = 1e-3
 PANEL, ROW, PAIRS = 2.5, 0.32, 2.2  # inches: distances over steps, a model, the seeds of a program
-MARKS = 12  # of the theory's line, so that what is under it is seen
+MARKS = 12  # of the theory's line, so that the line under it is visible
 LAYERS = ("#000000", style.BLUE, style.VERMILION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.GREY)
 ON_IMAGENET = (
     "On ImageNet: make unsynced-init GPUS=8 SEEDS=3 DATA=tar:FOLDER MODEL=resnet50 IMAGE_SIZE=224 BATCH=32 EPOCHS=90 "
@@ -41,7 +41,7 @@ class Model:
     program: Program
     name: str
     top1: list[float]  # the workload's first metric as it is shown, one per seed
-    base: str | None = None  # the label of what it is compared with; None for the synchronised runs themselves
+    base: str | None = None  # the label of its reference; None for the synchronised runs themselves
     differences: tuple[float, ...] = ()  # in the metric's unit, one per seed
     found: stats.Equivalence | None = None
     p: float | None = None  # two-sided, sign-flip
@@ -99,7 +99,7 @@ def compare(suite: Suite) -> UnsyncedResult:
 
 
 def top1_of(record: Record) -> dict[str, float]:
-    """The metric, after the last epoch, of every model that a run leaves behind."""
+    """The metric of every model of a run after the last epoch."""
     replicas, metric = replicas_of(record), record.workload.metrics[0]
     found = {f"rank {rank}": metric.shown(value) for rank, value in enumerate(ranks_of(record)[-1])}
     names = AVERAGES if len(replicas["average"]) > 1 else dict.fromkeys(AVERAGES, "average")  # one: no batch norm
@@ -107,8 +107,8 @@ def top1_of(record: Record) -> dict[str, float]:
 
 
 def base_of(suite: Suite, program: Program) -> str | None:
-    """What a program is compared with: an unsynchronised one with the same mode's synchronised one; one process, the
-    control, with the first synchronised one of several. None for the synchronised ones of several."""
+    """The reference of a program: for an unsynchronised one the same mode's synchronised one; for the control, one
+    process, the first synchronised one of several. None for the synchronised ones of several."""
     synced = [p for p in suite.programs.values() if p.config.init_sync and p.first.world_size > 1]
     if program in synced:
         return None
@@ -143,7 +143,7 @@ def curve_of(program: Program) -> DivergenceCurve:
 
 
 def deviation_of(replicas: dict) -> float:
-    """The largest relative deviation of a run's distances from the theory; infinite where one is not a number.
+    """The largest relative deviation of a run's distances from the theory; infinite if one is not a number.
 
     >>> round(deviation_of({"distance": [10.0, 9.0, 8.2], "theory": [1.0, 0.9, 0.81]}), 4)
     0.0123
@@ -178,7 +178,7 @@ def answer(result: UnsyncedResult) -> list[str]:
 
 
 def loss_of(found: stats.Equivalence) -> str:
-    """What the 95 % interval says of a loss of the quoted size.
+    """Whether the 95 % interval contains a loss of the quoted size.
 
     >>> loss_of(stats.equivalence([-5.0, -5.5, -6.0], 1.0)), loss_of(stats.equivalence([-0.1, 0.2, 0.0], 1.0))
     ('Lost 2 points or more', 'Lost less than 2 points')

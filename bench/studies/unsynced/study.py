@@ -1,4 +1,4 @@
-"""What is lost when replicas start from different weights? Paired over seeds; the control is dp, with one set."""
+"""The loss when replicas start from different weights, paired over seeds; the control is dp, with one set."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -42,20 +42,21 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """Every mode that can forget it, with it and without, and without buffers that rank 0 sends; the control."""
+    """Every mode that can start unsynchronised, with and without synchronisation, and without buffers that rank 0
+    sends; the control."""
     config, found = even_threads(config), {}
     for mode in (mode for mode in modes if "init_sync" in MODES[mode].knobs):
         found[mode] = in_mode(config, mode)
         apart = dataclasses.replace(found[mode], init_sync=False)
         found[f"{mode} unsynced"] = apart
-        if "broadcast_buffers" in MODES[mode].knobs and config.model != GPT:  # which has no buffers
+        if "broadcast_buffers" in MODES[mode].knobs and config.model != GPT:  # it has no buffers
             found[f"{mode} unsynced own buffers"] = dataclasses.replace(apart, broadcast_buffers=False)
     controls = [mode for mode in modes if MODES[mode].one_process and MODES[mode].max_devices != 1]
     return found | {mode: in_mode(config, mode) for mode in controls}
 
 
 def replicas_of(record: Record) -> dict:
-    """What a record says of its replicas. Raises UserError when it was made without REPLICAS=1."""
+    """The replicas of a record. Raises UserError if it was made without REPLICAS=1."""
     if not record.samples[0].replicas:
         raise UserError(f"{record.run_id} contains no data about its replicas: it ran without REPLICAS=1")
     return record.samples[0].replicas
@@ -77,8 +78,8 @@ UNSYNCED = Study(
     "What is lost when ranks start from different weights?",
     "what is lost when replicas start from different weights, paired by seed", plans,
     group="explain", example="GPUS=2 [SEEDS=10 QUICK=1]",
-    # A network of 1.3 million weights, so that sixty short trainings take a quarter of an hour on two CPU cores. No
-    # decay: the replicas keep the distance that they start with.
+    # A network of 1.3 million weights, so that sixty short trainings take a quarter of an hour on two CPU cores.
+    # Without decay the replicas keep their initial distance.
     defaults={"num_devices": 2, "model": "shufflenet_v2_x1_0", "data": "digits", "image_size": 32, "epochs": 3,
               "lr": 0.02, "lr_warmup_steps": "0.25e", "schedule": "cosine", "augment": True, "replicas": True},
     others={"text": {"epochs": 1, "lr": 0.2, "lr_warmup_steps": "0.1e", "clip_norm": 1.0}},
