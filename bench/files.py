@@ -36,7 +36,7 @@ def written_whole(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """
     path = Path(path)
     if path.parent.resolve() == DEVICES or (path.exists() and not (path.is_file() or path.is_dir())):
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
     temporary = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         yield temporary
@@ -68,7 +68,7 @@ def opened_plain(path: Path | str, links: bool = True) -> Iterator[BinaryIO]:
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     try:
         if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
         with open(number, "rb", closefd=False) as file:
             yield file
     finally:

@@ -170,7 +170,7 @@ INHERENT = {
         "dp keeps replica 0's, ddp and zero1 broadcast rank 0's, horovod and fsdp keep each rank's own",
         of_mode,
     ),
-    "device set": ("one device is not several", number_of_devices),
+    "device set": ("single has one device, other modes several", number_of_devices),
     "threads in total": (
         "one process uses the cores of one machine only",
         lambda record: len(record.data.get("nodes", ())) or 1,

@@ -60,8 +60,8 @@ class Result:
         count = len(alone) + sum(holds for _, holds in judged)
         if not count or len(judged) < 2:
             return ""
-        named = f", but for {', '.join(f'{pair.b} / {pair.a}' for pair in alone)}" if alone else ""
-        return f"all {len(judged)} pairs judged together (Holm): {count - len(alone)} of {count} verdicts hold{named}"
+        named = f", except {', '.join(f'{pair.b} / {pair.a}' for pair in alone)}" if alone else ""
+        return f"Holm correction over {len(judged)} pairs: {count - len(alone)} of {count} verdicts hold{named}"
 
     def rounds_needed(self) -> str:
         if not self.suite.looks:

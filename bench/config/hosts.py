@@ -31,7 +31,7 @@ def parse(text: str) -> list[Host]:
     for entry in text.split(","):
         found = LINE.fullmatch(entry.strip())
         if not found:
-            wrong = f"{entry.strip() or 'an empty name'} is no machine with its number of devices"
+            wrong = f"{entry.strip() or 'an empty name'} is not a machine with its number of devices"
             raise UserError(f"HOSTS={text}: {wrong}: write node1:4,node2:4, a file of such lines, or slurm")
         hosts.append(Host(found["name"], int(found["number"] or found["slots"] or 1)))
     for host in hosts:
@@ -57,7 +57,7 @@ def of_file(path: Path) -> list[Host]:
     try:
         lines = [line.partition("#")[0].strip() for line in files.read_plain(path, MOST_BYTES).decode().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise UserError(f"HOSTS={path} cannot be read ({why}): name a file of lines such as node1:4") from None
     if not any(lines):
         raise UserError(f"HOSTS={path} contains no machine: write lines such as node1:4")

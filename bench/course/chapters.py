@@ -185,7 +185,7 @@ def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
     if code:
         lines = [line.strip() for line in lines if line.strip()]
         reasons = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)] or lines
-        reason = reasons[-1] if reasons else f"nothing was said, and the exit code is {code}"
+        reason = reasons[-1] if reasons else f"no error was printed; the exit code is {code}"
         raise RunFailed(f"{path.name}: {reason}; see {executed}")
     notebook = read_notebook(executed)
     notebook.metadata["course"] = {"text": digest(path), "quick": quick, "where": where()}

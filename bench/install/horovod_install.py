@@ -353,10 +353,10 @@ def explain_failure(output: str) -> str:
     if re.search(r"No matching distribution|NewConnectionError|name resolution", output):
         return "no package found (is there a network? else set PIP_FIND_LINKS to a folder that holds the files)"
     if "externally-managed-environment" in output:
-        return "this system's Python is closed to pip (use the project's own environment: `make setup`)"
+        return "pip may not install into this system's Python (use the project's own environment: `make setup`)"
     first = toolchain.first_error(output)
     if "Unsupported gpu architecture" in output:
-        return f"{first} (`bench install-horovod --gpu here` compiles for the GPUs of this machine alone)"
+        return f"{first} (`bench install-horovod --gpu here` compiles only for the GPUs of this machine)"
     lines = [line for line in output.splitlines() if line.strip()]
     return first or (lines[-1].strip()[:300] if lines else "no output")
 

@@ -41,12 +41,12 @@ def main(argv: list[str] | None = None) -> int:
     """Set up, or with --stamp-name print where this Python's stamp is. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.install.packages")
     parser.add_argument("--venv", default=".venv", help="a folder, or none for the Python that runs this")
-    parser.add_argument("--stamp", type=Path, help="the file to touch when all is done")
-    parser.add_argument("--stamp-name", action="store_true", help="print the stamp's place for --venv none")
+    parser.add_argument("--stamp", type=Path, help="the file to touch at the end")
+    parser.add_argument("--stamp-name", action="store_true", help="print the path of the stamp for --venv none")
     parser.add_argument("--check", action="store_true", help="only say whether this Python is too old or too new")
     parser.add_argument("--extra", action="append", default=[], help="with none: an extra of pyproject.toml")
     parser.add_argument("--torch", default="auto", help="build: cpu, cuda (PyPI's), cu126, …; auto: by the driver")
-    parser.add_argument("--notebooks", action="store_true", help="only add what the course needs")
+    parser.add_argument("--notebooks", action="store_true", help="add only the course's packages")
     args = parser.parse_args(argv)
     if args.stamp_name:
         print(stamp_of_this_python())
@@ -139,7 +139,7 @@ def install_project(python: Path) -> None:
 
 def install_other_build(python: Path, build: str, or_else: bool) -> None:
     """The lock with another torch build. or_else: use the lock's own if this fails."""
-    install_lock(python, lock_without_cuda(LOCK), "installing the locked packages but PyTorch")
+    install_lock(python, lock_without_cuda(LOCK), "installing the locked packages except PyTorch")
     index, title = torch_build.index(build), f"installing PyTorch's build {build}"
     wanted = [f"{name}=={version}+{build}" for name, version in torch_build.versions(LOCK.read_text()).items()]
     wanted += ["--no-deps"] if build == "cpu" else []
@@ -163,7 +163,7 @@ def add_notebooks(folder: Path) -> None:
     with one_at_a_time():
         own = torch_build.installed(folder, LOCK.read_text())
         lock = NOTEBOOKS_LOCK if own in (None, "cuda") else lock_without_cuda(NOTEBOOKS_LOCK)
-        install_lock(folder / "bin" / "python", lock, "installing what the course needs")
+        install_lock(folder / "bin" / "python", lock, "installing the course's packages")
 
 
 def install_lock(python: Path, lock: Path, title: str) -> None:
@@ -279,7 +279,7 @@ def install_horovod(python: Path) -> None:
     if code < 0 or code == 130:
         raise KeyboardInterrupt
     if code != 0:
-        print("setup: going on without Horovod", flush=True)
+        print("setup: continuing without Horovod", flush=True)
 
 
 def step(command: list[str], title: str) -> None:

@@ -358,7 +358,7 @@ def _best_reader() -> tuple[str, Callable[[int], int]]:
         except Exception:
             continue
         return source, reader
-    raise RuntimeError("this system tells no process's memory")
+    raise RuntimeError("this system does not report the memory of processes")
 
 
 def read_pss(pid: int) -> int:

@@ -55,11 +55,11 @@ def _connect() -> tuple[ModuleType | None, str | None]:
 def _explain(lib: ModuleType, error: Exception) -> str:
     sentences = {
         lib.NVMLError_LibraryNotFound: "There is no NVIDIA driver: its library libnvidia-ml.so.1 was not found.",
-        lib.NVMLError_FunctionNotFound: "The NVIDIA driver is too old: its NVML lacks the function asked for.",
+        lib.NVMLError_FunctionNotFound: "The NVIDIA driver is too old: its NVML lacks the requested function.",
         lib.NVMLError_DriverNotLoaded: "The NVIDIA driver is installed but not loaded.",
         lib.NVMLError_LibRmVersionMismatch: "The NVIDIA driver was updated while in use: restart the machine.",
         lib.NVMLError_NoPermission: "The NVIDIA driver refuses this process (NVML: no permission).",
-        lib.NVMLError_NotSupported: "This GPU does not give the figure (NVML: not supported).",
+        lib.NVMLError_NotSupported: "This GPU does not report the value (NVML: not supported).",
     }
     return sentences.get(type(error), f"NVML failed: {str(error).rstrip('.')}.")
 
@@ -266,7 +266,7 @@ def open_device(
     handle = _handle(visible[position]) if position is not None and position < len(visible) else None
     if handle is not None:
         return NvmlDevice(lib, handle), "NVML's GPU was found by its position, not by UUID or PCI bus."
-    return None, "NVML knows no GPU with this UUID, PCI bus or position."
+    return None, "NVML has no GPU with this UUID, PCI bus or position."
 
 
 def _metric(name: str, function: str, convert: Callable | None = None, *arguments: Any) -> Callable:

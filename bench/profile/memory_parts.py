@@ -224,7 +224,7 @@ def of_gpu(
     parts, notes, inside = dict(tensors), [], sum(tensors.values())
     for kind, figure in ((CACHE, reserved), (CONTEXT, process), (OTHERS, device)):
         if figure is None:
-            missing = {CACHE: "cache: torch tells nothing", OTHERS: f"{OTHERS}: NVML has no figure of the device",
+            missing = {CACHE: "cache: torch reports nothing", OTHERS: f"{OTHERS}: NVML has no figure of the device",
                        CONTEXT: f"{CONTEXT} and {OTHERS}: NVML has no figure of this process"}  # fmt: skip
             return parts, [*notes, missing[kind]]
         if figure < inside:

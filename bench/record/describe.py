@@ -264,7 +264,7 @@ def flops_sentence(record: Record) -> str:
     if not peak and all(peaks.values()):
         peak, source = min(peaks.values(), default=None), f"{' and '.join(peaks)}, {config.precision}, data sheet"
     if not peak:
-        return f"{said}; MFU is not known here: PEAK_TFLOPS says what one device can compute"
+        return f"{said}; MFU is unknown: set PEAK_TFLOPS to the peak of one device"
     mfu = formulas.model_flops_utilization(found, peak * 1e12)
     return f"{said}; MFU {100 * mfu:.1f} % of {peak:g} TFLOP/s ({source})"
 
@@ -311,7 +311,7 @@ def contradiction(record: Record, base: Record) -> str:
         return ""
     a, b = record.program, base.program
     return (
-        f"which of {a} and {b} is faster cannot be said from these runs: {a} is at {by_all:.2f} times {b} over all "
+        f"it is unclear from these runs which of {a} and {b} is faster: {a} is at {by_all:.2f} times {b} over all "
         f"steps, and at {by_median:.2f} by the median steps"
     )
 
@@ -321,7 +321,9 @@ def clocks_apart(records: list[Record]) -> list[str]:
     if not found or max(found) <= CLOCKS * min(found):
         return []
     what = "GPUs'" if records[0].on_gpu else "CPU's"
-    return [f"the {what} clock was between {min(found):.0f} and {max(found):.0f} MHz: runs are not of one speed"]
+    return [
+        f"the {what} clock was between {min(found):.0f} and {max(found):.0f} MHz: the runs did not have the same clock"
+    ]
 
 
 def clock_mhz(record: Record) -> float | None:

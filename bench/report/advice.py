@@ -35,14 +35,14 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
     found = facts_of_suite(suite, suites) if suite else facts_of_run(profiled)
     profile, unknown = None, []
     if suite and (others := sum(each.study == suite.study for each in suites) - 1):
-        unknown.append(f"what {others} more of these suites say: {suite.id} alone is used")
+        unknown.append(f"the other {others} suites of this study: only {suite.id} is used")
     if profiled and (why := in_words(disturbances_of(profiled))):
-        unknown.append(f"what more devices would do: the profile {profiled.run_id} was disturbed: {why}")
+        unknown.append(f"scaling to more devices: the profile {profiled.run_id} was disturbed: {why}")
         profiled = None
     try:
         profile = profiles.profile_of(profiled, profiled.run_id) if profiled else None
     except UserError as error:
-        unknown.append(f"what more devices would do: {error}")
+        unknown.append(f"scaling to more devices: {error}")
     near = [each for each in networks if same_machine(each, first) and not disturbances_of(each)]
     link = links.of_records(near, "nccl" if first.on_gpu else "gloo")
     return Facts(

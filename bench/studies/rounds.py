@@ -75,7 +75,7 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
                 elif label not in plan.may_fail or error.exit_code == ExitCode.INTERRUPTED:
                     raise
                 else:
-                    said[label] = "failed, as it may"
+                    said[label] = "failed, as expected"
                 continue
             said[label] = says(record)
             records.append(record)
@@ -180,6 +180,8 @@ class Sequence:
     def open_after(self, done: int) -> list[str]:
         pairs = self.judge(self.records).pairs
         left = [f"{pair.b} / {pair.a}" for pair in pairs if pair.comparison.verdict not in VERDICTS]
-        said = f", but {', '.join(left)}" if left else ": that is enough"
-        self.say(f"look after {done} rounds: {len(pairs) - len(left)} of {len(pairs)} pairs have a verdict{said}")
+        said = f", but {', '.join(left)}" if left else ": complete"
+        self.say(
+            f"interim analysis after {done} rounds: {len(pairs) - len(left)} of {len(pairs)} pairs have a verdict{said}"
+        )
         return left

@@ -198,7 +198,7 @@ def cell_mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
     if MARK.search(rest):
         return f"the mark {MARK.search(rest)[0]} is alone, or in a cell of the wrong kind"
     if cell.cell_type == "code" and USES_KEY.search(rest):
-        return "KEY has a value in hidden tests alone"
+        return "KEY has a value only in hidden tests"
     return None
 
 
@@ -208,9 +208,9 @@ def task_mistake(task: Task) -> str | None:
         if kind not in task.kinds:
             return f"{name} has no {kind} cell"
     if task.said is None:
-        return f"the heading of {name} names no points: `Task 1 (2 points)`"
+        return f"the heading of {name} has no points: `Task 1 (2 points)`"
     if task.said != task.points:
-        return f"{name} says {task.said:g} points, its tests {task.points:g}"
+        return f"{name} has {task.said:g} points, its tests {task.points:g}"
     if task.rubric is None:
         return None
     for number, points in enumerate(task.tests.values(), 1):

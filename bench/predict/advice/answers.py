@@ -171,7 +171,7 @@ def step_lines(way: Way, facts: Facts) -> list[str]:
     parts = ", ".join(f"{part} {percent(way.share(part))}" for part in order)
     lines = [f"{way.label}: {style.number(statistics.fmean(way.steps_ms))} ms per step: {parts}"]
     if not shown_share(way, order[0]):
-        lines.append(f"{way.label}: the parts of its step vary too much from round to round to be told apart")
+        lines.append(f"{way.label}: the parts of its step vary too much from round to round to be distinguished")
     elif order[0] in (COMPUTATION, REST):
         lines.append(f"{way.label}: the largest part of its step is {order[0]}")
     else:
@@ -186,11 +186,11 @@ def trials(way: Way, facts: Facts) -> list[Trial]:
                            f"most the data wait, {percent(way.share(DATA_WAIT))} of the step"))  # fmt: skip
     found += fewer_bytes(way, facts)
     if (share := shown_share(way, IMBALANCE)) >= LEAST:
-        found.append(Trial(share, "equal devices with nothing else on them (`bench doctor`): the slowest rank is "
+        found.append(Trial(share, "equal, otherwise idle devices (`bench doctor`), because the slowest rank is "
                            f"waited for; gains at most {percent(way.share(IMBALANCE))} of the step"))  # fmt: skip
     gpus = f" GPUS={way.config.num_devices}" if way.config.num_devices > 1 else ""
-    found.append(Trial(None, f"`make sweep MODE={way.config.mode}{gpus}` measures its settings: what they gain cannot "
-                       "be said beforehand"))  # fmt: skip
+    found.append(Trial(None, f"`make sweep MODE={way.config.mode}{gpus}` measures its settings: their gain is not "
+                       "predicted"))  # fmt: skip
     return sorted(found, key=lambda trial: -1.0 if trial.gain is None else trial.gain, reverse=True)
 
 
@@ -202,7 +202,7 @@ def fewer_bytes(way: Way, facts: Facts) -> list[Trial]:
         return []
     exposed = percent(way.share(EXPOSED))
     if not way.config.overlap and "overlap" in way.info.knobs:
-        return [Trial(share, "OVERLAP=1: gradients leave during the backward pass; gains at most "
+        return [Trial(share, "OVERLAP=1: gradients are sent during the backward pass; gains at most "
                       f"{exposed} of the step")]  # fmt: skip
     if not way.can_halve:
         return []
@@ -283,27 +283,27 @@ def unknown_lines(facts: Facts) -> list[str]:
     lines = list(facts.unknown)
     for way in facts.ways:
         if not way.info.same_update:
-            lines.append(f"whether {way.label} is worth its speed: its update is not that of one process; "
-                         "`make compare accuracy` compares what is learnt")  # fmt: skip
+            lines.append(f"the accuracy of {way.label}: its update is not that of one process; "
+                         "`make compare accuracy` compares accuracies")  # fmt: skip
     for way in looked_into(facts):
         if not way.alone and EXPOSED not in way.parts:
             hint = "" if way.info.one_process else " (`make profile`)"
-            lines.append(f"how much of the step of {way.label} is exposed communication: no run of it without exchange "
-                         f"is there{hint}")  # fmt: skip
+            lines.append(f"the exposed communication of {way.label}: there is no run of it without "
+                         f"exchange{hint}")  # fmt: skip
         if DATA_WAIT not in way.parts:
-            lines.append(f"how long {way.label} waits for data")
+            lines.append(f"the data wait of {way.label}")
     if facts.ways and not distribution(facts.ways, facts.looks):
         lines.append("whether to distribute: one process and a distributed mode were not measured in the same rounds "
                      "(`make predict mode GPUS=2`)")  # fmt: skip
     if not facts.batches:
         lines.append(f"the largest batch: {' '.join(facts.batches_said) or '`make predict memory` computes it'}")
-    more = "what more devices would do"
+    more = "scaling to more devices"
     if facts.profile is None and not any(line.startswith(more) for line in lines):
         lines.append(f"{more}: no profile of one device (`make bench MODE=single PROFILE=1`)")
     elif facts.profile and facts.link is None:
-        lines.append(f"{more}: no link (LINK=10gbit,50us, or RECORDS with what `make network` left)")
+        lines.append(f"{more}: no link (LINK=10gbit,50us, or RECORDS with the output of `make network`)")
     elif facts.profile:
         lines += [f"predictions: {line}" for line in result.limits(len(facts.profile.factors), facts.link)]
     if facts.price is not None and facts.per_epoch is None:
-        lines.append("the cost of an epoch: how many examples it has (EXAMPLES=…)")
+        lines.append("the cost of an epoch: its number of examples (EXAMPLES=…)")
     return lines

@@ -69,15 +69,15 @@ def cluster_lines(facts: Facts) -> list[str]:
     name, where = way_of(use.config).label, f"{facts.nodes} devices, {facts.link.words}"
     lines = [f"predicted for {where}: use {name}: {MODES[use.mode].summary}"]
     if use.ranks == 1:
-        why = "none is faster than one device" if use is best else "no gain over one device can be told"
+        why = "none is faster than one device" if use is best else "no gain over one device was found"
         lines.append(f"predicted: do not distribute: {why}")
     elif use is not best:
-        lines.append(f"predicted: no difference from the fastest, {way_of(best.config).label}, can be told, and {name} "
+        lines.append(f"predicted: no difference from the fastest, {way_of(best.config).label}, was found, and {name} "
                      "is simpler")  # fmt: skip
     lines += [f"predicted: {said(each)}" for each in found]
     if use.config.compression != "none":
         exact = advised([each for each in found if each.config.compression == "none"])
-        lines.append(f"predicted: float16 rounds gradients on their way; without it use {way_of(exact.config).label}, "
+        lines.append(f"predicted: float16 rounds gradients in transit; without it use {way_of(exact.config).label}, "
                      f"which takes {use.throughput / exact.throughput:.2f} times as long for as many "
                      f"{facts.profile.unit}")  # fmt: skip
     return lines
@@ -106,7 +106,7 @@ def efficiency_lines(facts: Facts) -> list[str]:
         at = f"not up to {MOST} devices" if found is None else f"from {found} devices on"
         interval = " to ".join(f"over {MOST}" if end is None else str(end) for end in ends)
         lines.append(f"predicted: {mode}: {at}" + (f" [{interval}]" if ends else ""))
-    return lines if measured else [*lines, "predicted: no interval of these, for the link is given, not measured"]
+    return lines if measured else [*lines, "predicted: without intervals, because the link is given, not measured"]
 
 
 def cost_line(facts: Facts) -> str:

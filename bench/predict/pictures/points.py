@@ -78,7 +78,7 @@ def find(folders: list[str], asked: Asked) -> Points:
             else:
                 (found.emulated if isinstance(record, EmulationRecord) else found.measured).append(record)
     if not found.measured and not found.emulated:
-        said = "; ".join(found.notes()) or "no run on several devices and no emulation of these modes is there"
+        said = "; ".join(found.notes()) or "there is no run on several devices and no emulation of these modes"
         raise UserError(f"POINTS={','.join(folders)} contains no records that belong to this forecast: {said}")
     return found
 
@@ -109,7 +109,7 @@ def of_run(record: Record, asked: Asked) -> Iterator[str]:
     elif not (record.on_gpu or record.several_machines or asked.link.rate_mbit is None):
         yield "processes of one machine, without a link"
     if (efficiency := asked.efficiency(record)) > FASTER:
-        yield f"{100 * efficiency:.0f} % of as many of the profile's device, which was slower: take one beside the runs"
+        yield f"{100 * efficiency:.0f} % efficiency, so the profile's device was slower: profile again next to the runs"
 
 
 def other_work(record: Record, own: Record) -> str:
@@ -120,12 +120,12 @@ def other_work(record: Record, own: Record) -> str:
 def differences(record: Record, own: Record) -> Iterator[str]:
     for name in SAME_STEP:
         if (value := getattr(record.config, name)) != (wanted := getattr(own.config, name)):
-            yield f"{in_words(FIELDS[name], value)}, and {wanted} in the profile"
+            yield f"{in_words(FIELDS[name], value)}, but {wanted} in the profile"
     there, here = device_of(record), device_of(own)
-    yield from (f"{name} {there[name]}, and {here[name]} in the profile" for name in here if there[name] != here[name])
+    yield from (f"{name} {there[name]}, but {here[name]} in the profile" for name in here if there[name] != here[name])
     threads, wanted = record.samples[0].threads, own.samples[0].threads
     if not record.on_gpu and threads != wanted:
-        yield f"{threads} threads per process, and {wanted} in the profile"
+        yield f"{threads} threads per process, but {wanted} in the profile"
 
 
 def device_of(record: Record) -> dict[str, str]:

@@ -80,7 +80,7 @@ def rate_of(name: str, given: str, text: str) -> float:
     """A rate in Mbit/s. given: the whole value of the variable. Raises UserError."""
     rate = quantity(text, UNITS_OF_RATE)
     if rate is None or not 0.001 <= rate <= FASTEST:
-        raise UserError(f"{name}={given} is no {'rate' if name == 'RATE' else 'link'}: {WANTED}")
+        raise UserError(f"{name}={given} is not a {'rate' if name == 'RATE' else 'link'}: {WANTED}")
     return rate
 
 
@@ -92,7 +92,7 @@ def measured(place: str, carrier: str) -> Link:
     path = Path(place).expanduser()
     one = packed.holds_file(path)
     if not one and not packed.holds_records(path):
-        raise UserError(f"NETWORK={place} is not there: name the output folder of `make network`")
+        raise UserError(f"NETWORK={place} does not exist: name the output folder of `make network`")
     records = [network_record.load(path)] if one else network_record.find(path)[0]
     found = of_records(records, carrier)
     if not found:

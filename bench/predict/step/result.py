@@ -161,6 +161,6 @@ def limits(steps: int, link: Link) -> list[str]:
     """Limitations. steps: number of the profile's timed steps."""
     known = ["the profile's mean step"] * (steps > 1) + ["the measured link"] * (None not in link.beta_ends)
     interval = f"the interval is that of {' and '.join(known)}" if known else "no interval: nothing was measured"
-    model = "how far the model itself is off is in no interval; tutorials/manual/forecast.md compares it with emulation"
+    model = "no interval includes the error of the model; tutorials/manual/forecast.md compares it with emulation"
     own = f"each node of {link.per_node} devices" if link.inside else "each device"
-    return [interval, model, f"each device is taken to have its own cores, and {own} one link of its own to all others"]
+    return [interval, model, f"each device is assumed to have its own cores, and {own} its own link to all others"]

@@ -71,7 +71,7 @@ def equal_replicas(record: Record) -> Answer:
 
 def strides(logs: str) -> Answer:
     warned = "do not match bucket view strides" in logs
-    return Answer(not warned, {"warned": "gradients lie otherwise than their buckets"} if warned else {})
+    return Answer(not warned, {"warned": "gradients have other strides than their buckets"} if warned else {})
 
 
 def lanes(record: Record, *expected: str) -> Answer:

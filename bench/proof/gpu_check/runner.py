@@ -92,7 +92,7 @@ def carry_out(
         for check in part_in(module).checks:
             if before := findings.answer_to(check, key):
                 results.append(before)
-                say(f"{sentence(before)}; answered before, and not asked again")
+                say(f"{sentence(before)}; answered before, not repeated")
                 continue
             left = ends - time.monotonic()
             began = time.monotonic()
@@ -138,7 +138,7 @@ def make(module: str, check: Check, asked: RunConfig, num_gpus: int, runs: dict,
             said = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
             found = {"outcome": FAILED, "reason": f"its process ended with code {code}: {said[:300]}", **nothing}
         elif left_s < check.limit_s:
-            found = {"outcome": NOT_EXERCISED, "reason": f"the budget was over after {left_s:.0f} s of it", **nothing}
+            found = {"outcome": NOT_EXERCISED, "reason": f"the budget ended after {left_s:.0f} s of it", **nothing}
         else:
             found = {"outcome": FAILED, "reason": f"it hung: ended after {check.limit_s:.0f} s", **nothing}
     if found["outcome"] == PROVEN:

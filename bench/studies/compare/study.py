@@ -77,7 +77,7 @@ def read_programs(text: str) -> list[tuple[str, dict]]:
                                 "options of all configurations go outside MODES")  # fmt: skip
             point[name.lower()] = parse_value(FIELDS[name.lower()], value)
         if (mode, point) in found:
-            raise UserError(f"MODES={text}: {words.strip()} is there twice")
+            raise UserError(f"MODES={text} names {words.strip()} twice")
         found.append((mode, point))
     if len(found) < 2:
         raise UserError(f"MODES={text}: a comparison needs at least two configurations, as in ddp,ddp:COMPRESSION=fp16")

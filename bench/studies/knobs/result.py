@@ -51,7 +51,7 @@ def base_words(base: Program) -> str:
         return f"{base.label}: the settings of the run, {', '.join(ways)}{why}."
     given = [n for n in UNSET if n in KNOBS and getattr(config, n) != UNSET[n]]
     listed = ", ".join(f"{n}={option_value(getattr(config, n))}" for n in given)
-    text = f"not the engine's default{why}: {listed}" if given else f"all the engine's defaults{why}"
+    text = f"not the backend's default{why}: {listed}" if given else f"all the backend's defaults{why}"
     return f"{base.label}: the settings of the run, {text}."
 
 
@@ -92,7 +92,7 @@ def draw(result):
     for axes, (title, rows, columns) in zip(all_axes, panels, strict=False):
         draw_panel(axes, title, rows, columns, low, high)
     if not panels:
-        all_axes[0].text(0.5, 0.5, "no program of this suite sets a knob", ha="center")
+        all_axes[0].text(0.5, 0.5, "no configuration of this suite changes a setting", ha="center")
         all_axes[0].set_axis_off()
     return figure
 

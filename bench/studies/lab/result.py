@@ -176,7 +176,7 @@ def row_of(measure: Measure, right: list[Record], wrong: list[Record]) -> Row | 
 
 
 def answer(result: LabResult) -> list[str]:
-    lines = [sentence(row, result.n) for row in result.rows] or ["nothing of it was observed: run it with WATCH=1"]
+    lines = [sentence(row, result.n) for row in result.rows] or ["it was not observed: run it with WATCH=1"]
     held = ", ".join(f"{what} × {times}" for what, times in files_of(result.records["wrong"]).items())
     lines += [f"whose statistics the file had after each write of the wrong version: {held}"] if held else []
     named = "; ".join(f"{finding.name} ({finding.evidence})" for finding in result.findings["wrong"])
