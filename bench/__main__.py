@@ -10,13 +10,13 @@ from bench.cli import ALIASES, COMMANDS, GONE, OF_MAKE, RENAMED
 from bench.cli.base import Command, misspelt_variables, nearest
 from bench.errors import MOST_LETTERS, BenchError, ExitCode, UserError, printable, shortened
 
-INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install what it needs
+INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install its requirements
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit code. A user's error is one line on standard error."""
     words = sys.argv[1:] if argv is None else argv
-    for stream in (sys.stdout, sys.stderr):  # a terminal or a file that is not UTF-8 shows ? for what it has not
+    for stream in (sys.stdout, sys.stderr):  # a terminal or file that is not UTF-8 gets ? for unencodable characters
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         return command.run(args) or ExitCode.DONE
     except BenchError as error:
         if error.exit_code == ExitCode.INTERRUPTED and argv is None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C changes nothing any more
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C has no effect
         print(f"bench: {shortened(printable(str(error)), MOST_LETTERS)}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # `bench report | head`
@@ -56,14 +56,14 @@ def main(argv: list[str] | None = None) -> int:
         print(f"bench: {printable(f'{place}: {error.strerror or error}')}", file=sys.stderr)
         return ExitCode.FAILED
     except KeyboardInterrupt:
-        if argv is None:  # with others, this process goes on
+        if argv is None:  # with others, this process continues
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("bench: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
 
 
 def not_used(command: Command, names: list[str], by_make: bool) -> str:
-    """What to say of variables that somebody may have meant as options. Their values may be secrets: not shown."""
+    """A note on variables that may be meant as options. Their values may be secrets and are not shown."""
     flags = [f"{name}=…" if by_make else f"--{name.lower().replace('_', '-')}=…" for name in names]
     how = " ".join([f"make {command.make}" if by_make else f"bench {command.name}", *flags])
     verb = "is an environment variable and is" if len(names) == 1 else "are environment variables and are"

@@ -1,4 +1,4 @@
-"""The errors a person can cause. The command line prints them as one line and exits with their code."""
+"""The errors that users see. The command line prints them as one line and exits with their code."""
 
 import enum
 
@@ -18,38 +18,38 @@ class ExitCode(enum.IntEnum):
         return code
 
 
-MOST_LETTERS = 2_000  # of a line on the terminal, which may quote anything
+MOST_LETTERS = 2_000  # length of a line on the terminal, which may contain quoted input
 
 
 class BenchError(Exception):
-    """Something went wrong that one clear line can explain."""
+    """An error that one line can explain."""
 
     exit_code = ExitCode.FAILED
-    run_dir = None  # of a run that failed and left something there
-    failure = None  # of a run that had begun: what its record says of how it failed
+    run_dir = None  # folder of a failed run with files
+    failure = None  # of a run that had started: the failure in its record
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows of it: the line, without the way through our own code."""
+        """IPython's output: the line, without frames of our own code."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class UserError(BenchError):
-    """What was asked for cannot be done: a wrong option, a missing part, an unwritable folder."""
+    """The request is invalid: a wrong option, a missing package, an unwritable folder."""
 
     exit_code = ExitCode.REFUSED
 
 
 class RunFailed(BenchError):
-    """A run started and did not end well: a rank raised, was killed, or hung."""
+    """A run started and failed: a rank raised, was killed, or hung."""
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """A message of so many letters at most: a long value is at its beginning, what is wrong with it at its end."""
+    """A message of limited length, cut in the middle: the value is at its start, the error at its end."""
     return text if len(text) <= most else f"{text[: most // 2]} … {text[3 + most // 2 - most :]}"
 
 
 def as_unicode(text: str) -> str:
-    """A text that can be written as UTF-8, with ? for half a character and for what is in another coding.
+    """A text that can be written as UTF-8, with ? for half a character and for bytes in another encoding.
 
     >>> as_unicode("a\\udcffb")
     'a?b'
@@ -58,7 +58,7 @@ def as_unicode(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text as one line that does nothing to a terminal.
+    """A text as one line without control sequences.
 
     >>> printable("a\\x1b[31mb\\n c")
     'a?[31mb c'

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and files that one process at a time may write."""
+"""Atomic file writes, and lock files."""
 
 import contextlib
 import errno
@@ -12,27 +12,26 @@ from pathlib import Path
 from typing import BinaryIO
 
 PROJECT = Path(__file__).resolve().parents[1]  # the root of a clone, or the folder of installed packages
-# What only Linux has is asked for here; BENCH_PROC=/nowhere makes a Linux do without it, as macOS does.
+# Linux-only files are read here; BENCH_PROC=/nowhere simulates a system without them, such as macOS.
 PROC = Path(os.environ.get("BENCH_PROC", "/proc"))
 LINUX = sys.platform == "linux" and PROC.is_dir()
 CLONE = (PROJECT / "pyproject.toml").is_file()
 DEVICES = Path("/dev")
 LATEST = "latest.pt"  # in a run's folder: its newest checkpoint
-SHARED = ".joined"  # in a run's folder: by what it holds a process knows that it sees the same folder
-TICK_S = 0.1  # between two looks at a lock
-MOST_BYTES = 2**30  # of a file that is read whole: an image, a list
-LEAST_READ = 2**16  # bytes: a file of the system says that it has none
+SHARED = ".joined"  # in a run's folder: its content proves that processes see the same folder
+TICK_S = 0.1  # between two attempts at a lock
+MOST_BYTES = 2**30  # limit of a file that is read completely: an image, a list
+LEAST_READ = 2**16  # bytes: system files report size 0
 
 
 @contextlib.contextmanager
 def written_whole(path: Path, temporary: Path | None = None) -> Iterator[Path]:
-    """Gives a temporary name in the folder of ``path`` to write to; it becomes ``path``, replacing what was there, at
-    the end.
+    """Yields a temporary file name in the folder of ``path``; at the end it replaces ``path``.
 
-    Its bytes are on the disk before it has that name: ``path`` is the old file or the new one whenever the power fails.
-    When anything is raised inside, ``path`` stays as it was and the temporary file is removed. temporary: its name,
-    where no other process writes ``path`` at the same time, so that what a killed process left is written over. Raises
-    OSError when something cannot be written, and for what is no plain file: as root, it would take a device's place.
+    Its bytes are on the disk before the renaming, so after a power failure ``path`` is the old or the new file. After
+    an exception ``path`` is unchanged and the temporary file is removed. temporary: its name, if no other process
+    writes ``path`` at the same time, so that a killed process's file is overwritten. Raises OSError if writing fails,
+    or if ``path`` is not a plain file: root could replace a device.
     """
     path = Path(path)
     if path.parent.resolve() == DEVICES or (path.exists() and not (path.is_file() or path.is_dir())):
@@ -44,7 +43,7 @@ def written_whole(path: Path, temporary: Path | None = None) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)  # still there after a failure, or when both names were one file
+            temporary.unlink(missing_ok=True)  # still there after a failure, or if both names are one file
     with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -54,16 +53,16 @@ def written_whole(path: Path, temporary: Path | None = None) -> Iterator[Path]:
 
 
 def synchronise(path: Path | str) -> None:
-    """Have the operating system write a file to its disk."""
+    """Flush a file to its disk (fsync)."""
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
 def opened_plain(path: Path | str, links: bool = True) -> Iterator[BinaryIO]:
-    """A plain file, open to be read. links=False: no link to one, either.
+    """Open a plain file for reading. links=False: refuse links.
 
-    Raises OSError where it cannot be opened, and for a FIFO or a device: it may never end, or never begin.
+    Raises OSError if it cannot be opened, and for a FIFO or a device, whose reads may never end.
     """
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     try:
@@ -88,10 +87,10 @@ def read_plain(path: Path | str, most: int = MOST_BYTES, links: bool = True) -> 
 
 @contextlib.contextmanager
 def locked(path: Path, until: float, over: Exception, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Hold the lock file ``path`` alone; a process that is killed gives it back. The file stays behind, empty.
+    """Hold the lock file ``path``; a killed process releases it. The empty file remains.
 
-    until: the ``time.monotonic()`` after which ``over`` is raised. waiting: called once, when another process holds it.
-    Raises OSError when the file or its folder cannot be made.
+    until: the ``time.monotonic()`` after which ``over`` is raised. waiting: called once if another process holds it.
+    Raises OSError if the file or its folder cannot be created.
     """
     from filelock import FileLock, Timeout
 

@@ -1,4 +1,4 @@
-"""CSV as every table here is written: a spreadsheet shows its cells, and runs none of them."""
+"""CSV files that are safe in spreadsheets: no cell is executed as a formula."""
 
 import csv
 import io
@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import TextIO
 
-# What a spreadsheet takes for the beginning of a formula, also in full width, and after blanks.
+# What a spreadsheet takes as the start of a formula, also in full width, and after blanks.
 FORMULA = re.compile(r"[\t\r\n]|\s*[=+\-@＝＋－＠]")
 
 
 def cell(value):
-    """A cell: of a text that begins as a formula does, the text with a ' before it, which a spreadsheet shows as text.
+    """A cell: text that starts like a formula gets a leading ', so that a spreadsheet shows it as text.
 
     >>> cell("=cmd|x"), cell(" @SUM(1)"), cell(-0.5), cell("cat"), cell("a-b")
     ("'=cmd|x", "' @SUM(1)", -0.5, 'cat', 'a-b')

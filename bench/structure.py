@@ -21,7 +21,7 @@ def is_tensor(item) -> bool:
 
 
 def items_of(item) -> dict:
-    """The items of a mapping, a list or a tuple, by key or index."""
+    """The items of a mapping, list or tuple, by key or index."""
     if isinstance(item, Mapping):
         return dict(item)
     return dict(enumerate(item)) if isinstance(item, tuple | list | deque) else {}
@@ -37,11 +37,11 @@ def attributes_of(item) -> dict:
 
 
 def leaves(item, is_leaf: Callable = is_tensor, seen: dict | None = None) -> Iterator:
-    """The leaves in order; a leaf or a structure that is there twice counts once."""
+    """The leaves in order; a repeated leaf or structure counts once."""
     seen = {} if seen is None else seen
     if id(item) in seen:
         return
-    seen[id(item)] = item  # which keeps it alive: its id is not used again
+    seen[id(item)] = item  # which keeps it alive, so its id is not reused
     if is_leaf(item):
         yield item
         return
@@ -65,7 +65,7 @@ def rebuild(item, new: Iterator, is_leaf: Callable = is_tensor, made: dict | Non
     made = {} if made is None else made
     if id(item) in made:
         return made[id(item)][1]
-    made[id(item)] = item, item  # for a structure that contains itself
+    made[id(item)] = item, item  # if a structure contains itself
     if is_leaf(item):
         result = next(new)
     else:
@@ -79,7 +79,7 @@ def rebuild(item, new: Iterator, is_leaf: Callable = is_tensor, made: dict | Non
 
 
 def with_changes(item, items: dict, attributes: dict):
-    """A copy of a structure with these items and attributes in place of its own."""
+    """A copy of a structure with these items and attributes instead."""
     if isinstance(item, tuple):
         values = [items.get(index, value) for index, value in enumerate(item)]
         return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
@@ -127,8 +127,8 @@ def join(items: list, function: Callable):
 
 
 class TensorList:
-    """The output of a module is a list of its tensors while a wrapper handles it. torch's FSDP and DDP look for tensors
-    in an output, and do not find them in every object. Then gradients are not reduced, without an error.
+    """Turns a module's output into a list of its tensors while a wrapper handles it. torch's FSDP and DDP search an
+    output for tensors, and do not find them in every object. Then gradients are not reduced, without an error.
 
     Made before the wrapper adds its forward hooks; ``close`` is called after that with the wrapper. The wrapped module
     can still be called without the wrapper, as in a validation.
@@ -139,7 +139,7 @@ class TensorList:
         module.register_forward_hook(self.to_list)
 
     def close(self, wrapper: torch.nn.Module) -> None:
-        """From here on the output has its own form again."""
+        """After this the output has its own form again."""
         wrapper.register_forward_pre_hook(self.begin)
         wrapper.register_forward_hook(self.from_list)
 
@@ -161,15 +161,15 @@ class TensorList:
 
 
 def module_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
-    """Parameters and buffers of a module, and what stands in their place in a replica of ``nn.DataParallel``."""
+    """Parameters and buffers of a module, or their replacements in a replica of ``nn.DataParallel``."""
     for module in model.modules():
         yield from (tensor for tensor in module._parameters.values() if tensor is not None)
         yield from (tensor for tensor in module._buffers.values() if tensor is not None)
 
 
 def blocks_of(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """(name, module) of what is sharded and gathered as one: the outermost members of every ``nn.Sequential`` and
-    ``nn.ModuleList`` that have parameters. A ResNet's are its residual blocks, a transformer's its layers.
+    """(name, module) of the units of sharding: the outermost members of every ``nn.Sequential`` and ``nn.ModuleList``
+    that have parameters. Of a ResNet the residual blocks, of a transformer the layers.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Sequential(nn.Linear(2, 2)))
     >>> [name for name, _ in blocks_of(net)]
@@ -186,5 +186,5 @@ def blocks_of(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Modul
 
 
 def parameters_of(*optimizers) -> list[torch.Tensor]:
-    """All that optimizers hold, in the order in which a state dict numbers them."""
+    """All parameters of optimizers, in the order of a state dict."""
     return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]

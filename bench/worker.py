@@ -3,11 +3,11 @@
     python -m bench run --mode ddp --gpus 2         # starts two of them; the run's folder is in its last line
     RANK=0 python -m bench.worker RUN_DIR           # one by hand: RUN_DIR/config.json of a run with one process
 
-What comes in: RUN_DIR/config.json, and a rank in the environment, in the variable that the launcher names as RANK_IN.
-What goes out: RUN_DIR/rank<r>.log, and from rank 0 the file that the config's task leaves (bench/config/tasks.py). A
-process that fails leaves RUN_DIR/.rank<r>.error.json and ends at once.
+Input: RUN_DIR/config.json, and a rank in the environment variable that the launcher names as RANK_IN. Output:
+RUN_DIR/rank<r>.log, and from rank 0 the file of the config's task (bench/config/tasks.py). A process that fails writes
+RUN_DIR/.rank<r>.error.json and ends immediately.
 
-What a rank does is a task: bench/training/task.py trains.
+A rank runs a task: bench/training/task.py trains.
 """
 
 import importlib
@@ -23,7 +23,7 @@ from bench.process.heartbeat import StatusWriter
 
 
 def main() -> None:
-    """Set up what must work even when everything else fails, then run."""
+    """Set up crash handling first, then run."""
     run_dir = Path(sys.argv[1])
     rank = int(os.environ[os.environ.get(RANK_IN, "RANK")])
     with hosts_rank(run_dir) if os.environ.get(JOINS) else Guard(run_dir, rank) as guard:
@@ -33,14 +33,14 @@ def main() -> None:
 
 
 def hosts_rank(run_dir: Path) -> Guard:
-    """Over HOSTS the ranks watch themselves: no launcher sees the processes of all of them."""
+    """Over HOSTS the ranks watch themselves, because no launcher sees all processes."""
     from bench.launch.joining import of_hosts
 
     return of_hosts(run_dir)
 
 
 def run_task(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Do what the config says that ranks do. Its module is imported here, when crash handling is in place."""
+    """Run the config's task. Its module is imported here, after crash handling is set up."""
     importlib.import_module(TASKS[config.task].module).run(config, run_dir, status)
 
 

@@ -1,4 +1,4 @@
-"""Make a cluster. All of it lives in a PID namespace whose first process is this file's ``main``: when that ends, the
+"""Make a cluster. Everything is in a PID namespace whose first process is this file's ``main``: when that ends, the
 kernel removes the rest. It ends when its pipe from outside closes, even by SIGKILL. Inside, nodes are joined by a
 bridge with a veth pair each. `tbf` limits the rate in each direction; `netem` adds delay and loss."""
 
@@ -39,8 +39,8 @@ DROPPED = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MAKE_TERMOUT", 
 STEP_S = 30.0  # for one command of the building
 GRACE_S = 30.0  # from a signal to SIGKILL
 TICK_S = 0.05
-QUEUE_MS = 200  # that a switch holds before it drops
-BURST_MS = 2  # that a link may send at once after a pause
+QUEUE_MS = 200  # queued by a switch before it drops packets
+BURST_MS = 2  # burst of a link after a pause
 SMALLEST_BURST = 16 * 1024  # bytes
 
 
@@ -83,7 +83,7 @@ def lent_terminal() -> Iterator[int | None]:
         yield terminal if ours else None
     finally:
         if ours:
-            with handled(signal.SIG_IGN, signal.SIGTTOU), contextlib.suppress(OSError):  # it may be gone
+            with handled(signal.SIG_IGN, signal.SIGTTOU), contextlib.suppress(OSError):  # it may have ended
                 os.tcsetpgrp(terminal, os.getpgrp())
         if terminal is not None:
             os.close(terminal)

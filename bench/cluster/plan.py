@@ -71,7 +71,7 @@ class Cluster:
         (folder / DESCRIPTION).write_text(json.dumps({"label": self.label(), "links": asdict(self), "nodes": nodes}))
 
 
-# What ``Cluster.label`` says of its nodes and links.
+# The pattern of ``Cluster.label``.
 LABEL = re.compile(rf"{NUMBER} namespaces of one machine, links (?:without a limit|limited to {NUMBER} ([MG])bit/s)"
                    rf"(?:, {NUMBER} ms one way)?(?:, {NUMBER} % of the packets lost)?")  # fmt: skip
 

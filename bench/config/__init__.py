@@ -1,2 +1,2 @@
-"""What a run is: every option (sections, options), the tables of modes, workloads, data sets and tasks, what goes
-together (rules), defaults by device (resolve, gpu_defaults). It imports no torch."""
+"""The configuration of a run: every option (sections, options), the tables of modes, workloads, data sets and tasks,
+constraints (rules), defaults by device (resolve, gpu_defaults). It imports no torch."""

@@ -1,7 +1,7 @@
 """Options whose value sets several fields of a config: SCHEDULE=step:30,60,80:0.1, LR_WARMUP=5e, INJECT=barrier.
 
 ``READ``: the field that has the option's name -> (its text) -> the fields that it sets. ``TEXT``: the same field ->
-(the value of a field, by its name) -> the text, or None where nothing was given.
+(the value of a field, by its name) -> the text, or None if not given.
 """
 
 import re
@@ -22,7 +22,7 @@ WORDS = {f.metadata["form"]: f for f in FIELDS.values() if f.metadata["within"] 
 
 def read_gpus(text: str) -> dict:
     if ids := parse_gpu_ids(text):
-        alone = "," if len(ids) == 1 and ids[0].isdecimal() else ""  # which one, and not how many
+        alone = "," if len(ids) == 1 and ids[0].isdecimal() else ""  # an index, not a number
         return {"num_devices": len(ids), "gpu_ids": ",".join(ids) + alone}
     return {}
 
@@ -139,7 +139,7 @@ TEXT = {
     "compile": text_of_compile, "optimizer": text_of_optimizer, "freeze": text_of_freeze,
     "lr_warmup_steps": text_of_warmup, "schedule": text_of_schedule, "mistake": text_of_inject,
 }  # fmt: skip
-# Options of version 0.1 -> what to write instead, until version 0.3.
+# Options of version 0.1 -> their replacements, until version 0.3.
 RENAMED = {
     "schedule-epochs": "schedule=step:every30", "schedule-factor": "schedule=step:every30:0.1",
     "lr-warmup-steps": "lr-warmup=500", "lr-warmup-epochs": "lr-warmup=5e", "nesterov": "optimizer=nesterov",
@@ -153,11 +153,11 @@ RENAMED = {
 
 
 def is_part(f) -> bool:
-    """Whether a field has no option of its own, and is in the text of another's."""
+    """Whether a field has no option of its own, and is part of another's text."""
     return f.metadata["within"] in TEXT
 
 
 def words_of(name: str, get: Callable) -> str | None:
-    """A combined option as a person types it for make: ``INJECT=barrier``; None where it was not given."""
+    """A combined option in make's form: ``INJECT=barrier``; None if not given."""
     text = TEXT[name](get)
     return None if text is None else f"{variable_of(FIELDS[name])}={text}"

@@ -15,21 +15,21 @@ from bench.config.options import FIELDS, KNOBS, SECTIONS, RunConfig, names, when
 from bench.errors import UserError
 
 ON_OFF = {"nargs": "?", "const": "1"}  # a switch, as argparse wants it: --quick, --quick=1, --quick=0
-OF_IMAGES = ("model", "data", "image_size", "augment", "target")  # a command's own defaults of these are for images
+OF_IMAGES = ("model", "data", "image_size", "augment", "target")  # a command's own defaults of these apply to images
 
 
 class Default(str):
-    """A command's own default of an option: no person has given it."""
+    """A command's own default of an option, not given by the user."""
 
 
 def given_options(args) -> dict[str, str]:
-    """Option -> its text, of those that a person has given; a command's own defaults are not among them."""
+    """Option -> its text, for options given by the user; without a command's own defaults."""
     values = {name: getattr(args, name, None) for name in FIELDS}
     return {name: value for name, value in values.items() if value is not None and not isinstance(value, Default)}
 
 
 def parse_value(f: dataclasses.Field, text: str):
-    """The value of an option. Raises UserError when the text is not of the option's type."""
+    """The value of an option. Raises UserError if the text does not have the option's type."""
     kind = base_type(f)
     if kind is bool:
         if text.lower() in ("1", "true", "yes", "on"):
@@ -53,8 +53,8 @@ def add_arguments(
     knobs: bool = False,
 ) -> None:
     """Give a parser one flag for each option, a group for each section. Values stay text until ``from_arguments`` reads
-    them. own: option -> its default for this command. others: workload -> the same where that is what is trained.
-    takes: only these options, and with knobs those of single modes; empty: all."""
+    them. own: option -> its default for this command. others: workload -> the same if it is trained. takes: only these
+    options, with knobs also mode-specific ones; empty: all."""
     own = own or {}
     parser.set_defaults(other_defaults=others or {})
     for section in SECTIONS:
@@ -86,7 +86,7 @@ def from_arguments(args: argparse.Namespace) -> RunConfig:
 
 
 def set_workload_defaults(args: argparse.Namespace) -> None:
-    """Where the examples are not images, replace a command's own defaults by those of the workload."""
+    """For examples that are not images, replace a command's own defaults by those of the workload."""
     model, data = (value if not isinstance(value := getattr(args, name, None), Default) else None
                    for name in ("model", "data"))  # fmt: skip
     kind = data_kind(data)[0] if data else None
@@ -103,8 +103,8 @@ def set_workload_defaults(args: argparse.Namespace) -> None:
 
 
 def with_hosts(args: argparse.Namespace) -> dict[str, str | None]:
-    """Option -> its text, with what the environment says of several machines. GPUS, where it is not given, is all that
-    HOSTS have and the mode can use."""
+    """Option -> its text, with the environment's settings for several machines. GPUS defaults to all devices of HOSTS
+    that the mode can use."""
     found = {}
     for f in FIELDS.values():
         found[f.name] = getattr(args, f.name, None)
@@ -130,7 +130,7 @@ def make_command(config: RunConfig) -> str:
 
 
 def given_words(config: RunConfig, f: dataclasses.Field) -> str | None:
-    """A resolved config's option as a person types it for make; None where it was not given."""
+    """A resolved config's option in make's form; None if not given."""
     value = getattr(config, f.name)
     if f.name in TEXT:
         return words_of(f.name, functools.partial(getattr, config))

@@ -1,5 +1,5 @@
-"""The table of data sets: what must be known of one before any file is read. It imports no torch. To add one: its
-file in its workload's folder, as in bench/workload/images, with a function ``load``, and its line here."""
+"""The table of data sets: facts that are needed before any file is read. It imports no torch. To add one: its file in
+its workload's folder, as in bench/workload/images, with a function ``load``, and its line here."""
 
 import re
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from bench.config import own
 class DataSetInfo:
     module: str  # that loads it, in its workload's folder
     image_size: int | None = None  # pixels per side unless given; None: by device, as for photographs
-    path: bool = False  # it is in a folder that the user names, DATA=KIND:PATH; otherwise it comes whole into memory
+    path: bool = False  # it is in a folder that the user names, DATA=KIND:PATH; otherwise it is loaded into memory
     augment: bool = True  # random crops and flips by default
     train_examples: int | None = None  # where that is known beforehand
     validation: bool = True  # it has held-out examples
     loader: bool = True  # it is read by loader workers
     workload: str = "images"  # as in bench/config/workloads.py
     classes: int | None = None  # where that is known beforehand
-    numbers: bool = False  # images come as numbers, and not as bytes
+    numbers: bool = False  # images are floats, not bytes
 
 
 DATA_SETS = {
-    # 1797 less 360 held out
+    # 1797 minus 360 held out
     "digits": DataSetInfo("digits", image_size=16, augment=False, train_examples=1437, classes=10, numbers=True),
     "synthetic": DataSetInfo("synthetic", augment=False, validation=False, loader=False, classes=1000, numbers=True),
     "fashionmnist": DataSetInfo("small_sets", image_size=28, classes=10),
@@ -43,7 +43,7 @@ def choices() -> list[str]:
 
 
 def data_kind(data: str) -> tuple[str, str]:
-    """What DATA names, as (kind, place); a URL is of kind "url", a function of the user's of kind "own".
+    """DATA as (kind, place); a URL has kind "url", a function of the user has kind "own".
 
     >>> data_kind("digits"), data_kind("tar:/data/imagenet"), data_kind("mine/train.py:datasets")
     (('digits', ''), ('tar', '/data/imagenet'), ('own', 'mine/train.py:datasets'))
@@ -55,6 +55,6 @@ def data_kind(data: str) -> tuple[str, str]:
 
 
 def info_of(data: str) -> DataSetInfo:
-    """The line of what DATA names; a URL holds files, as a folder does. Raises KeyError for an unknown kind."""
+    """The entry of DATA; a URL contains files, like a folder. Raises KeyError for an unknown kind."""
     kind, _ = data_kind(data)
     return OWN_INFO if kind == OWN else DATA_SETS["imagefolder" if kind == "url" else kind]

@@ -6,8 +6,8 @@ from dataclasses import field
 
 from bench.errors import UserError
 
-LARGEST, LARGEST_WHOLE = 1e100, 2**53  # what every table, picture and sum can take; a diverged loss is far below
-LONGEST = 10_000  # letters of a value that somebody gives
+LARGEST, LARGEST_WHOLE = 1e100, 2**53  # limit for tables, figures and sums; a diverged loss is far below
+LONGEST = 10_000  # characters of a given value
 
 
 def option(
@@ -17,11 +17,11 @@ def option(
 ):  # fmt: skip
     """A field of a section. None is always allowed.
 
-    flag: its name for users, where that is not the field's. path: its value names a place on this machine. trains: only
-    a training by epochs has it. within: the option as whose value it is given, for one that has no name of its own.
-    plain: of an option that is chosen by the GPU, its value on a CPU and with TORCH_DEFAULTS=1. variable: of the
-    environment, where the option is not given. advanced: listed by --help-all only. form: how it is written as a part
-    of another option's value; of a switch, the word that sets it.
+    flag: its name for users, if different from the field's. path: its value is a path on this machine. trains: it
+    applies only to training by epochs. within: the option in whose value it is given, if it has no name of its own.
+    plain: of an option that depends on the GPU, its value on a CPU and with TORCH_DEFAULTS=1. variable: environment
+    variable used if the option is not given. advanced: listed by --help-all only. form: its form as part of another
+    option's value; of a switch, the word that sets it.
     """
     meta = {"help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
     meta |= {"max": maximum, "path": path, "trains": trains, "within": within, "plain": plain, "variable": variable}
@@ -42,7 +42,7 @@ def option_value(value) -> str:
 
 
 def in_words(f: dataclasses.Field, value) -> str:
-    """An option with a value, as a person types it for make: ``GPUS=4``."""
+    """An option with its value in make's form: ``GPUS=4``."""
     form = f.metadata["form"]
     if isinstance(value, bool) and form != "{}":
         return f"{variable_of(f)}={form}" if value != f.default else f"no {variable_of(f)}={form}"
@@ -86,7 +86,7 @@ def is_unicode(text: str) -> bool:
 
 
 def fits(f: dataclasses.Field, value) -> bool:
-    """Whether a value is of an option's type; a whole number is a number, too."""
+    """Whether a value has an option's type; a whole number is also a number."""
     if value is None:
         return "None" in str(f.type)
     kind = base_type(f)
@@ -94,7 +94,7 @@ def fits(f: dataclasses.Field, value) -> bool:
 
 
 def in_range(f: dataclasses.Field, value) -> bool:
-    """Whether a number is in its option's range; a text is, whether or not it can be chosen today."""
+    """Whether a number is in its option's range; always true for a text."""
     if isinstance(value, int | float):
         try:
             check_value(f, value)

@@ -1,5 +1,5 @@
-"""How the value of a command's own flag is read: "read" among the options of the flag (bench/cli/base.py). It
-gets the variable's name and the text, and raises UserError for a text that it cannot read."""
+"""Parsers for the values of a command's own flags: "read" in a flag's options (bench/cli/base.py). Each gets the
+variable's name and the text, and raises UserError for an invalid text."""
 
 import math
 from collections.abc import Callable, Container

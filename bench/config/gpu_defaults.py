@@ -1,5 +1,5 @@
-"""Defaults on a GPU, for a network of convolutions: the same for every mode, from the GPU's generation, its memory and
-what the user gave. TORCH_DEFAULTS=1 turns them off. It imports no torch and asks no driver.
+"""Defaults on a GPU, for a convolutional network: the same for every mode, by the GPU's generation, its memory and the
+given options. TORCH_DEFAULTS=1 turns them off. It uses neither torch nor the driver.
 
 - precision: bf16 from Ampere on: tensor cores are twice as fast in it as in TF32, and half the memory is moved. On
   Volta and Turing fp16 with a scaled loss, as their tensor cores have no bf16; fp32 on older ones. See also
@@ -20,20 +20,20 @@ from bench.config.options import FIELDS, RunConfig
 
 BF16, TENSOR_CORES = (8, 0), (7, 0)  # compute capability: Ampere, Volta
 PLAIN_BATCH, LARGEST_BATCH = 64, 256
-# MiB per image of 224 x 224 that the forward pass keeps for the backward pass, in fp32: the storage of the tensors that
+# MiB per image of 224 x 224 that the forward pass saves for the backward pass, in fp32: the storage of the tensors that
 # autograd saves (torch.autograd.graph.saved_tensors_hooks, torchvision 0.29), each counted once, without the weights.
 KEPT_MIB = {"resnet18": 22, "resnet34": 31, "resnet50": 83, "resnet101": 122, "resnet152": 170}
-SHORT = 0.6  # of that in bf16 and fp16: half, and what stays in fp32
+SHORT = 0.6  # share of that in bf16 and fp16: half, plus tensors that stay in fp32
 OTHERS_GIB = 2.0  # CUDA, its libraries, weights, gradients, momentum
-SHARE = 0.75  # of the rest: the allocator's pieces, cuDNN's workspace, gradients of activations
+SHARE = 0.75  # share of the rest, for fragmentation, cuDNN's workspace, gradients of activations
 
 
 def chosen(
     config: RunConfig, model: str, image_size: int, most: int, capability: tuple[int, int] | None,
     memory_gib: float | None,
 ) -> dict:  # fmt: skip
-    """Option -> value, for those of ``PLAIN`` and the batch that the user left open. most: images per device that the
-    data have. capability, memory_gib: the lowest of the GPUs; None, where unknown, counts as old and small."""
+    """Option -> value, for the options of ``PLAIN`` and the batch that were not given. most: images per device in the
+    data. capability, memory_gib: the lowest of the GPUs; None (unknown) counts as old and small."""
     precision = config.precision or precision_of(config, capability)
     values = {"precision": precision, "channels_last": precision != "fp32", "cudnn_benchmark": True}
     values["fused"] = can_fuse(config, config.mode)
@@ -53,7 +53,7 @@ def chose_fused(config: RunConfig) -> bool:
 
 
 def without_fused(config: RunConfig, modes: Iterable[str]) -> RunConfig:
-    """The config of a study of these modes: where one of them has no fused optimizer, none gets it by default."""
+    """The config of a study of these modes: if one of them has no fused optimizer, none gets it by default."""
     if not chose_fused(config) or all(can_fuse(config, mode) for mode in modes):
         return config
     said = config.label.gpu_defaults.replace("fused=1", "fused=0")
@@ -71,7 +71,7 @@ def precision_of(config: RunConfig, capability: tuple[int, int] | None) -> str:
 
 
 def batch_of(model: str, image_size: int, precision: str, memory_gib: float | None) -> int:
-    """The largest power of two of images that fit by the table; 64 for a model or a memory that is not known.
+    """The largest power of two that fits by the table; 64 for an unknown model or memory.
 
     >>> [batch_of("resnet50", 224, "bf16", gib) for gib in (79.6, 14.7)], batch_of("vgg16", 224, "bf16", 79.6)
     ([256, 128], 64)

@@ -1,5 +1,5 @@
-"""HOSTS, ``node1:4,node2:4``, a file of such lines, or ``slurm``: the machines of a run, and how many devices each
-gives. It imports no torch."""
+"""HOSTS, ``node1:4,node2:4``, a file of such lines, or ``slurm``: the machines of a run, with their numbers of devices.
+It imports no torch."""
 
 import re
 import subprocess
@@ -11,11 +11,11 @@ from bench import files
 from bench.errors import UserError
 
 SLURM = "slurm"
-SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 {host}"  # REMOTE, where none is given: it asks for no password
-# The same for HOSTS=slurm: a step of the allocation, beside those that are there, on all of its cores of that machine.
+SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 {host}"  # default of REMOTE: it does not ask for a password
+# The same for HOSTS=slurm: another step of the allocation, on all of its cores on that machine.
 SRUN = "srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --unbuffered --nodelist={host}"
 MOST_BYTES = 2**20  # of a file of machines
-SCONTROL_S = 20.0  # for the names of an allocation's machines
+SCONTROL_S = 20.0  # time limit for the names of an allocation's machines
 NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 LINE = re.compile(rf"(?P<name>{NAME})(:(?P<number>\d{{1,6}})|\s+slots\s*=\s*(?P<slots>\d{{1,6}}))?")
 
@@ -53,7 +53,7 @@ def written_out(text: str, environment: Mapping[str, str]) -> str:
 
 
 def of_file(path: Path) -> list[Host]:
-    """The machines of a file: a line each, ``node1:4`` or ``node1 slots=4``; # begins a comment."""
+    """The machines of a file, one per line, ``node1:4`` or ``node1 slots=4``; # begins a comment."""
     try:
         lines = [line.partition("#")[0].strip() for line in files.read_plain(path, MOST_BYTES).decode().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -65,7 +65,7 @@ def of_file(path: Path) -> list[Host]:
 
 
 def of_slurm(environment: Mapping[str, str]) -> list[Host]:
-    """The machines of the Slurm allocation that this process is in, with their GPUs, else their tasks."""
+    """The machines of the current Slurm allocation, with their numbers of GPUs, else tasks."""
     nodes = environment.get("SLURM_JOB_NODELIST")
     if not nodes:
         raise UserError("HOSTS=slurm needs an allocation (salloc, sbatch): there is no SLURM_JOB_NODELIST here")
@@ -103,8 +103,8 @@ def slots_of_slurm(environment: Mapping[str, str], count: int) -> list[int]:
 
 
 def share(hosts: list[Host], num_devices: int) -> list[Host] | None:
-    """The machines that take part, each with its number of devices: only the first while it has enough, then whole
-    machines in their order. None for a number that is not possible.
+    """The machines to use, each with its number of devices: only the first if it has enough, else whole machines in
+    order. None for an impossible number.
 
     >>> hosts = parse("a:2,b:2,c:2")
     >>> [[(host.name, host.slots) for host in share(hosts, n)] for n in (1, 2, 4)], share(hosts, 3)
@@ -119,7 +119,7 @@ def share(hosts: list[Host], num_devices: int) -> list[Host] | None:
 
 
 def possible(hosts: list[Host]) -> list[int]:
-    """The numbers of devices that ``share`` takes."""
+    """The numbers of devices that ``share`` accepts."""
     return [*range(1, hosts[0].slots), *(sum(host.slots for host in hosts[: n + 1]) for n in range(len(hosts)))]
 
 

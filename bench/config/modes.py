@@ -1,4 +1,4 @@
-"""The table of modes: what must be known of a mode before its processes exist. It imports no torch.
+"""The table of modes: facts that are needed before a mode's processes start. It imports no torch.
 
 To add a mode: write its file in bench/modes, add its line here, and add its row to the equivalence test.
 """
@@ -11,7 +11,7 @@ from bench.config.sections import COMPILE_MODES, COMPRESSIONS, Ddp, Exchange, Fs
 @dataclass(frozen=True)
 class Look:
     """How a mode, a phase or a source is drawn: a colour of Okabe and Ito's, which the colour-blind can distinguish,
-    and matplotlib's hatch, marker and line style, for pictures printed in grey."""
+    and matplotlib's hatch, marker and line style, for prints in grey."""
 
     colour: str
     hatch: str = ""
@@ -23,35 +23,37 @@ class Look:
 class ModeInfo:
     summary: str
     look: Look
-    launchers: tuple[str, ...]  # that can start it, the default first
+    launchers: tuple[str, ...]  # launchers that can start it, the default first
     one_process: bool = False  # on all devices
-    baseline: bool = False  # the no-communication baseline, and no way to train
+    baseline: bool = False  # the no-communication baseline, which does not train
     max_devices: int | None = None
     needs: str | None = None  # a package beyond torch
-    sync_norm: bool = True  # it takes NORM=sync
-    no_compile: str = ""  # why it takes no COMPILE=1
-    on_request: bool = False  # studies have it only where MODES names it
-    shards: tuple[str, ...] = ()  # what a rank holds only a part of
-    same_update: bool = True  # a step computes what one process on the joined batch would
-    elastic: bool = False  # it takes MIN_DEVICES
+    sync_norm: bool = True  # it supports NORM=sync
+    no_compile: str = ""  # why it does not support COMPILE=1
+    on_request: bool = False  # studies include it only if MODES names it
+    shards: tuple[str, ...] = ()  # what is sharded over the ranks
+    same_update: bool = True  # a step computes the same update as one process on the global batch
+    elastic: bool = False  # it supports MIN_DEVICES
     knobs: dict = field(default_factory=dict)  # options of only some modes -> values besides the default, or None
     tuned: dict[str, dict] = field(default_factory=dict)  # device -> what TUNED=1 sets; the step computes the same
     sweep: dict[str, tuple] = field(default_factory=dict)  # `bench sweep` crosses these options' values
-    sweep_on_gpu: dict[str, tuple] = field(default_factory=dict)  # where the values are others
+    sweep_on_gpu: dict[str, tuple] = field(default_factory=dict)  # devices with other values
     single: tuple[dict, ...] = ()  # settings that `bench sweep` tries alone
-    single_on_gpu: tuple[dict, ...] = ()  # that only GPUs have
+    single_on_gpu: tuple[dict, ...] = ()  # GPUs only
     on_gpu: tuple[dict, ...] = ()  # settings that `bench doctor gpu` runs
-    norm_buffers: str = ""  # whose running statistics of batch norm it keeps
-    gradient_copy: str = ""  # what its engine keeps beside the gradients: "buckets" (all), "fusion buffer" (FUSION_MB)
+    norm_buffers: str = ""  # whose running statistics of batch norm are kept
+    gradient_copy: str = (
+        ""  # the backend's own memory besides the gradients: "buckets" (all), "fusion buffer" (FUSION_MB)
+    )
 
 
-# One process has no engine to sweep, but options of training.
+# One process has no backend options to sweep, only training options.
 FORMATS = ({"channels_last": True}, {"precision": "bf16"}, {"channels_last": True, "precision": "bf16"})
-# What is on by default on a GPU is tried without it; with TORCH_DEFAULTS=1 the other way round.
+# GPU defaults are tried switched off; with TORCH_DEFAULTS=1 switched on.
 ON_GPU = ({"precision": "fp32"}, {"precision": "tf32"}, {"channels_last": False},
           *({name: on} for name in ("cudnn_benchmark", "fused") for on in (True, False)))  # fmt: skip
 COMPILED = ({"compile": True}, {"compile": True, "precision": "bf16"})
-TORCHRUN = {"numa_binding": None}  # the option of what torchrun starts
+TORCHRUN = {"numa_binding": None}  # for ranks started by torchrun
 
 
 def options_of(*sections: type, without: str = "", compression: tuple[str, ...] = ()) -> dict:
@@ -76,7 +78,7 @@ MODES = {
         "DistributedDataParallel: one process per device", Look("#0072B2", "", "^", "-"), ("torchrun", "spawn"),
         elastic=True,
         knobs=options_of(Ddp, Exchange, compression=COMPRESSIONS[1:]) | TORCHRUN,
-        # A gradient is stored once, inside its bucket, and the unused-parameter bookkeeping is skipped.
+        # A gradient is stored once, inside its bucket, and the bookkeeping of unused parameters is skipped.
         tuned={device: {"gradient_as_bucket_view": True, "static_graph": True} for device in ("cpu", "cuda")},
         sweep={"bucket_cap_mb": (1.0, 5.0, 25.0, 100.0), "gradient_as_bucket_view": (False, True)},
         single=({"static_graph": True}, {"overlap": False}, {"broadcast_buffers": False}, {"compression": "fp16"},
@@ -92,8 +94,8 @@ MODES = {
         "Horovod: one process per device", Look("#009E73", "...", "D", "-."), ("horovodrun", "mpirun"), elastic=True,
         needs="horovod",
         knobs=options_of(Horovod, Exchange, compression=("fp16",)),
-        # Its background thread takes the core from the training thread every 25 ms instead of every one, and sends
-        # larger reductions. A GPU's step takes no core, and may be shorter than 25 ms: there 1 ms stays.
+        # Its background thread interrupts the training thread every 25 ms instead of every 1 ms, and sends larger
+        # reductions. A GPU's step needs no core, and may be shorter than 25 ms: there 1 ms stays.
         tuned={"cpu": {"cycle_time_ms": 25.0}},
         sweep={"fusion_mb": (1.0, 16.0, 128.0), "cycle_time_ms": (1.0, 5.0, 25.0)},
         sweep_on_gpu={"cycle_time_ms": (0.5, 1.0, 2.0, 5.0)},
@@ -133,5 +135,5 @@ MODES = {
 }  # fmt: skip
 
 TRAINABLE = [mode for mode, info in MODES.items() if not info.baseline]  # to train
-COMPARED = [mode for mode in TRAINABLE if not MODES[mode].on_request]  # what a study has without MODES
+COMPARED = [mode for mode in TRAINABLE if not MODES[mode].on_request]  # the default of MODES in studies
 UPPER_BOUNDS = [mode for mode, info in MODES.items() if info.baseline]

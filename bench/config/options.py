@@ -1,5 +1,5 @@
-"""RunConfig: the one description of a run. In what a person typed ``None`` means: choose by device; ``resolve`` fills
-it in, or raises a UserError that names the option and says what to do. It imports no torch."""
+"""RunConfig: the one description of a run. In the user's input ``None`` means: choose by device; ``resolve`` fills it
+in, or raises a UserError with the option and a remedy. It imports no torch."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -32,8 +32,8 @@ ENGINE = (sections.Ddp, sections.Horovod, sections.Fsdp, sections.Local, section
 # In the order of help and manual.
 SECTIONS = (Parallel, Model, Data, Recipe, sections.Launch, sections.Execution, Exchange, *ENGINE, Measuring,
             sections.Resources, sections.Files, sections.Besides)  # fmt: skip
-WORK = (Model, Data, Recipe, Measuring)  # what is computed and measured
-PROGRAM = (Parallel, sections.Launch, sections.Execution, Exchange, *ENGINE)  # which program computes it
+WORK = (Model, Data, Recipe, Measuring)  # computation and measurement
+PROGRAM = (Parallel, sections.Launch, sections.Execution, Exchange, *ENGINE)  # the program that computes it
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
 
     @property
     def machines(self) -> list[Host]:
-        """The machines of HOSTS that take part, each with its number of devices; empty without HOSTS."""
+        """The machines of HOSTS to use, each with its number of devices; empty without HOSTS."""
         return share(parse(self.hosts), self.num_devices) if self.hosts else []
 
     @property
@@ -79,13 +79,13 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
 
 FIELDS = {f.name: f for f in dataclasses.fields(RunConfig) if f.name != "label"}
 LABELS = {f.name: f for f in dataclasses.fields(Label)}
-# What every option is when it is not given: on a CPU and with TORCH_DEFAULTS=1, where it is chosen by the GPU.
+# Default of every option; for those that depend on the GPU, the default on a CPU and with TORCH_DEFAULTS=1.
 PLAIN = {name: f.metadata["plain"] for name, f in FIELDS.items() if f.metadata["plain"] is not None}
 UNSET = {name: f.default for name, f in FIELDS.items()} | PLAIN
 
 
 def when_not_given(config: RunConfig, f: dataclasses.Field):
-    """The value of an option of a resolved config that was not given; None where the GPU decides."""
+    """The default value of an option of a resolved config; None if it depends on the GPU."""
     chosen = config.device == "cuda" and not config.plain
     return f.default if chosen else UNSET.get(f.name, f.default)
 
@@ -118,7 +118,7 @@ def from_dict(values: dict) -> RunConfig:
 
 
 def unchecked(values: dict) -> RunConfig:
-    """A config as a record has it, without the checks of what can be run today: to be read, not to be launched."""
+    """A config from a record, without the checks before a launch: for reading only."""
     config = object.__new__(RunConfig)
     for name in FIELDS:
         object.__setattr__(config, name, values.get(name, UNSET[name]))

@@ -1,14 +1,14 @@
-"""A function of the user's as the value of an option: MODEL=FILE.py:FUNCTION or package.module:FUNCTION, which the
-processes that train import (bench/workload/own_code.py)."""
+"""A user's function as the value of an option: MODEL=FILE.py:FUNCTION or package.module:FUNCTION, which the processes
+that train import (bench/workload/own_code.py)."""
 
 import re
 
 FORM = "FILE.py:FUNCTION"
-KERAS = "keras:"  # before a model of Keras: keras:NAME, keras:FILE.py:FUNCTION
+KERAS = "keras:"  # prefix of a Keras model: keras:NAME, keras:FILE.py:FUNCTION
 
 
 def named(text: str) -> tuple[str, str] | None:
-    """(file or module, function) of a value; None for one that is something else.
+    """(file or module, function) of a value; None for other values.
 
     >>> named("mine/net.py:build"), named("package.module:build"), named("tar:/data/x"), named("keras:ResNet50")
     (('mine/net.py', 'build'), ('package.module', 'build'), None, None)

@@ -1,7 +1,7 @@
-"""What one device can compute at most: TFLOP/s of matrix products by precision, dense (half of a figure with sparsity),
-by NVIDIA's data sheets. What is not in the table has PEAK_TFLOPS."""
+"""Peak TFLOP/s of one device for dense matrix products by precision (half of a value with sparsity), from NVIDIA's data
+sheets. For devices that are not in the table there is PEAK_TFLOPS."""
 
-# Part of a GPU's name, as NVML has it -> precision -> TFLOP/s. The first that is found counts.
+# Part of a GPU's name in NVML -> precision -> TFLOP/s. The first match counts.
 PEAKS = {
     "H200": {"bf16": 989.5, "fp16": 989.5, "tf32": 494.5, "fp32": 67.0},
     "H100 PCIe": {"bf16": 756.5, "fp16": 756.5, "tf32": 378.0, "fp32": 51.0},
@@ -15,7 +15,7 @@ PEAKS = {
 
 
 def peak_of(name: str, precision: str) -> float | None:
-    """TFLOP/s of a GPU in a precision; None where the table has neither.
+    """TFLOP/s of a GPU in a precision; None if not in the table.
 
     >>> peak_of("NVIDIA H100 PCIe", "tf32"), peak_of("NVIDIA L40S", "fp32"), peak_of("Tesla T4", "bf16")
     (378.0, 91.6, None)

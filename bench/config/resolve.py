@@ -1,4 +1,4 @@
-"""Defaults by device: every option that was left open gets the value that suits what the run will really use."""
+"""Defaults by device: every option that was not given gets a value for the device that the run will use."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from bench.config.options import PLAIN, UNSET, RunConfig
 from bench.config.rules import GPT
 from bench.errors import UserError
 
-# A CPU laptop finishes a run in seconds; a GPU gets the workload of the field.
+# A laptop's CPU finishes a run in seconds; a GPU gets a standard workload.
 DEFAULTS = {
     "cpu": {"model": "resnet18", "data": "digits", "per_device_batch": 32, "warmup_steps": 3, "timed_steps": 10,
             "baselines": True},
@@ -30,10 +30,10 @@ def resolve(
     config: RunConfig, device: str, usable_cores: int, capability: tuple[int, int] | None = None,
     memory_gib: float | None = None,
 ) -> RunConfig:  # fmt: skip
-    """Fill in every option that was left open.
+    """Fill in every option that was not given.
 
-    device: "cpu" or "cuda", what the run will really use. usable_cores: CPU cores this process may run on. capability,
-    memory_gib: the lowest of the GPUs. Raises UserError when a default makes the config impossible.
+    device: "cpu" or "cuda", which the run will use. usable_cores: CPU cores this process may run on. capability,
+    memory_gib: the lowest of the GPUs. Raises UserError if a default makes the config invalid.
     """
     on_gpus = {"CUDNN_BENCHMARK=1": config.cudnn_benchmark, "DECODE=cuda": config.decode == "cuda",
                "NUMA_BINDING=1": config.numa_binding, "ASYNC_COMPLETION=1": config.async_completion}  # fmt: skip
@@ -70,16 +70,16 @@ def resolve(
     if device == "cuda" and not config.plain:
         model, size = (getattr(config, name) or defaults.get(name) for name in ("model", "image_size"))
         chosen = gpu_defaults.chosen(config, model, size, most, capability, memory_gib)
-        if not images:  # nothing lies as N H W C, and no batch is known to fit
+        if not images:  # no image layout, and no known batch that fits
             for name in {"channels_last", "per_device_batch"} & chosen.keys():
                 del chosen[name]
     defaults |= chosen
     changes = {name: value for name, value in defaults.items() if getattr(config, name) is None}
     changes |= tuned_options(dataclasses.replace(config, device=device), config.mode)
-    changes |= {"device": device, "plain": config.plain and device == "cuda"}  # on a CPU every run is plain
+    changes |= {"device": device, "plain": config.plain and device == "cuda"}  # on a CPU every run has torch's defaults
     if chosen:
         config = config.labelled(gpu_defaults=gpu_defaults.in_words(chosen))
-    if config.elastic and config.lr_batch is None:  # LR is meant for the devices that it begins with
+    if config.elastic and config.lr_batch is None:  # LR is chosen for the initial number of devices
         changes["lr_batch"] = dataclasses.replace(config, **changes).global_batch
     if config.launcher == "auto":
         changes["launcher"] = launcher_of(config)
@@ -93,6 +93,6 @@ def launcher_of(config: RunConfig) -> str:
 
 
 def tuned_options(config: RunConfig, mode: str) -> dict:
-    """What TUNED=1 sets for a mode on the config's device, except what the user has set."""
+    """Options that TUNED=1 sets for a mode on the config's device, except given ones."""
     tuned = MODES[mode].tuned.get(config.device, {}) if config.tuned else {}
     return {name: value for name, value in tuned.items() if getattr(config, name) == UNSET[name]}

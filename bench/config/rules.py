@@ -1,6 +1,6 @@
-"""Which options go together: what makes a config impossible, found before any process starts. It imports no torch.
+"""Constraints between options, checked before any process starts. It imports no torch.
 
-Every function takes a ``RunConfig`` and yields one line for each thing that is wrong: the variable, and what to do.
+Every function takes a ``RunConfig`` and yields one line per error: the variable, and what to do.
 """
 
 import itertools
@@ -41,8 +41,7 @@ def periodic(c) -> bool:
     return parse_schedule(c.schedule)[0] in PERIODIC
 
 
-# fmt: off
-# Options -> whether they have an effect, what they need, and the option that decides it.
+# fmt: off Options -> whether they have an effect, their requirement, and the option that determines it.
 NEEDS = {
     "lr_warmup_epochs checkpoint checkpoint_steps ema swa keep replicas target": (lambda c: c.epochs, "EPOCHS", ""),
     "epochs evaluate": (lambda c: not MODES[c.mode].baseline, "a mode that trains a model", "mode"),
@@ -89,7 +88,7 @@ EXCLUDES = {
 
 
 def check(config, knobs: set[str]) -> None:
-    """Raise UserError for the first thing that is wrong. knobs: the options that only some modes have."""
+    """Raise UserError for the first error. knobs: the options that only some modes have."""
     everything = (mode, launcher, several_hosts, data, model, needs, training, mistake, elastic)
     for problem in itertools.chain(of_some_modes(config, knobs), *(rule(config) for rule in everything)):
         raise UserError(problem)
@@ -102,7 +101,7 @@ def check(config, knobs: set[str]) -> None:
 
 
 def is_given(c, name: str) -> bool:
-    """Not left at its default; what ``resolve`` has filled in with 0 is not given."""
+    """Not at its default; a 0 from ``resolve`` does not count as given."""
     value, default = getattr(c, name), getattr(type(c), name)
     return value is not None and value != default and bool(value or default)
 

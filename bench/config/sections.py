@@ -1,4 +1,4 @@
-"""The options, in sections: each is a frozen dataclass, the type of what a part of the program needs of a config.
+"""The options, in sections: each is a frozen dataclass, the type of the options that a part of the program needs.
 
 ``RunConfig`` (bench/config/options.py) has all of them. The flags of the command line, the variables of the Makefile,
 the checks, the manual and the ``config`` of a record are made from these fields; nothing else defines an option. To add
@@ -14,7 +14,7 @@ from bench.config.hosts import SSH
 from bench.config.values import SCHEDULES
 
 LAUNCHERS = ("in-process", "torchrun", "spawn", "mpirun", "horovodrun")
-COMPILE_MODES = ("reduce-overhead", "max-autotune")  # of torch.compile, besides its default
+COMPILE_MODES = ("reduce-overhead", "max-autotune")  # of torch.compile, besides the default
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 SHORT = ("bf16", "fp16")  # of 16 bits
 NORMS = ("batch", "group", "none", "sync")
@@ -22,7 +22,7 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 TRACKERS = ("none", "tensorboard", "wandb")
 DEVICES = ("auto", "cpu", "cuda")
 DECODES = ("cpu", "cuda", "auto")
-AVERAGES = ("ema", "swa")  # of the weights, kept beside those that are trained
+AVERAGES = ("ema", "swa")  # averages of the weights, in addition to the trained ones
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
 MOST_STEPS = 2**31 - 1
 CACHE = "~/.cache/data-parallel-bench/data"
@@ -285,15 +285,15 @@ class Besides:
 
 @dataclass(frozen=True)
 class Label:
-    """What a run is in its suite, and how its options came about: no part of the recipe, and set by no person."""
+    """A run's place in its suite, and the origin of its options: not part of the recipe, and not set by users."""
 
-    study: str | None = option(None)  # the question that it is part of
+    study: str | None = option(None)  # its study
     suite: str | None = option(None)
     program: str | None = option(None)  # its name in the suite
-    variant: str | None = option(None)  # the part of the program in its suite, as in right, wrong
+    variant: str | None = option(None)  # the role of the program in its suite, as in right, wrong
     round: int | None = option(None, minimum=0)
-    probe: str | None = option(None)  # what ranks do instead of training (bench/config/tasks.py)
-    # The rounds after which its suite was to end if every pair had a verdict, as in 4,8,16.
+    probe: str | None = option(None)  # the ranks' task instead of training (bench/config/tasks.py)
+    # The rounds of its suite's interim analyses, as in 4,8,16.
     looks: str | None = option(None)
-    limit_minutes: float | None = option(None, exclusive_minimum=0)  # after which its suite was to end in any case
-    gpu_defaults: str | None = option(None)  # what was left open and chosen for the GPU, as in precision=bf16 fused=1
+    limit_minutes: float | None = option(None, exclusive_minimum=0)  # time limit of its suite
+    gpu_defaults: str | None = option(None)  # options chosen for the GPU, as in precision=bf16 fused=1

@@ -1,7 +1,7 @@
-"""What other training scripts call an option: the ImageNet example, torchvision's references, Horovod's and Apex's
+"""Other training scripts' names of options: the ImageNet example, torchvision's references, Horovod's and Apex's
 examples, Lightning, Hugging Face, Slurm templates. Names are in lower case with dashes."""
 
-# What to write here -> how others call it.
+# Option here -> its names elsewhere.
 WRITE = {
     "MODEL=…": "arch a model-name net network backbone",
     "DATA=synthetic": "dummy dummy-data fake-data synthetic use-synthetic-data",
@@ -62,7 +62,7 @@ WRITE = {
     "PROFILE=1": "prof profiler with-profiler",
 }  # fmt: skip
 
-# What is no option here, and what there is instead -> how others call it.
+# Replacement for an option that does not exist here -> its names elsewhere.
 NO_OPTION = {
     "NCCL carries GPUs' tensors and Gloo those of CPUs, so leave it out":
         "dist-backend backend distributed-backend ddp-backend",
@@ -75,13 +75,13 @@ ADVICE = {name: text for text, names in NO_OPTION.items() for name in names.spli
 
 
 def option_of(text: str) -> str:
-    """The long flag of what to write, without its dashes: ``PRINT_EVERY=…`` -> print-every."""
+    """The long flag of a replacement, without its dashes: ``PRINT_EVERY=…`` -> print-every."""
     return text.partition("=")[0].lower().replace("_", "-")
 
 
 def advice(word: str, options: list[str]) -> str:
-    """What to write for another script's name of an option; "" where there is nothing. options: the command's long
-    flags, without dashes.
+    """What to write for another script's name of an option; "" if unknown. options: the command's long flags, without
+    dashes.
 
     >>> advice("dist_backend", ["mode"]), advice("ARCH", ["model"]), advice("arch", ["out"])
     ("NCCL carries GPUs' tensors and Gloo those of CPUs, so leave it out", 'use MODEL=… (--model)', '')

@@ -1,5 +1,5 @@
-"""What the ranks of a run do: they train, or do the task that the config's PROBE names: JSON, {name of the task: its
-plan}. To add a task: its line here, and its module."""
+"""Tasks of the ranks of a run: training, or the task that the config's PROBE names: JSON, {name of the task: its plan}.
+To add a task: its line here, and its module."""
 
 import json
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from bench.errors import UserError
 @dataclass(frozen=True)
 class Task:
     """module: has ``run(config: RunConfig, run_dir: Path, status: StatusWriter)``, which every rank calls: it joins by
-    ``load_mode``, names its phases to ``status``, and lets rank 0 leave a file in run_dir. leaves: that file, the sign
-    that a run has ended well."""
+    ``load_mode``, reports its phases to ``status``, and rank 0 writes a file to run_dir. leaves: that file, the sign
+    that a run succeeded."""
 
     module: str
     leaves: str

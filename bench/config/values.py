@@ -1,5 +1,5 @@
-"""Values of options that say several things: GPUS=0,1, INJECT=kill:1:3, SNAPSHOTS, KEEP_CHECKPOINTS and SCHEDULE.
-Every function raises UserError for a text that it cannot read."""
+"""Structured values of options: GPUS=0,1, INJECT=kill:1:3, SNAPSHOTS, KEEP_CHECKPOINTS and SCHEDULE. Every function
+raises UserError for an invalid text."""
 
 import re
 
@@ -10,7 +10,7 @@ FAULT_KINDS = ("raise", "kill", "hang")
 
 
 def parse_gpu_ids(text: str) -> list[str]:
-    """The GPUs that a value of GPUS names; empty where it is a number of GPUs.
+    """The GPUs that a value of GPUS names; empty if it is a number of GPUs.
 
     >>> parse_gpu_ids("0, 1"), parse_gpu_ids("3,"), parse_gpu_ids("GPU-3f2a"), parse_gpu_ids("2")
     (['0', '1'], ['3'], ['GPU-3f2a'], [])
@@ -46,7 +46,7 @@ def parse_snapshots(text: str) -> list[int]:
 
 
 def parse_keep(text: str) -> int | None:
-    """``3`` -> 3, ``all`` -> None: how many of the epochs' checkpoints are kept."""
+    """``3`` -> 3, ``all`` -> None: number of the epochs' checkpoints to keep."""
     if text == "all":
         return None
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
@@ -55,7 +55,7 @@ def parse_keep(text: str) -> int | None:
 
 
 def parse_schedule(text: str) -> tuple[str, tuple[int, ...]]:
-    """The name of a schedule, and the epochs after which its rate drops where it names them.
+    """The name of a schedule, and the epochs after which its rate drops, if given.
 
     >>> parse_schedule("cosine"), parse_schedule("step:30,60,80")
     (('cosine', ()), ('step', (30, 60, 80)))

@@ -1,5 +1,5 @@
-"""The table of workloads: what must be known of one before any process starts, and what reports say of its numbers. To
-add one: its file or folder in bench/workload, with a class ``Workload``, and its line here."""
+"""The table of workloads: facts that are needed before any process starts, and units for reports. To add one: its file
+or folder in bench/workload, with a class ``Workload``, and its line here."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Metric:
     label: str  # in tables and pictures
     better: str = "up"  # or "down"
     percent: bool = True  # a share of 0..1, shown in per cent; otherwise shown as it is
-    margin: float = 1.0  # difference of two means that is no difference for a user, as shown; fixed before any runs
+    margin: float = 1.0  # equivalence margin for two means, in the unit shown; fixed before any runs
 
     def shown(self, value: float) -> float:
         return 100 * value if self.percent else value
@@ -50,7 +50,7 @@ class WorkloadInfo:
     unit: str  # what throughput counts
     units: str  # in the plural
     metrics: tuple[Metric, ...]  # studies of accuracy compare the first
-    examples: str = ""  # what a batch counts, where that is something else
+    examples: str = ""  # unit of a batch, if different
     per_example: int = 1  # units in one of them
 
     @property
@@ -75,7 +75,7 @@ def workload_of(config) -> WorkloadInfo:
 
 
 def work(config, data: str | None = None) -> str:
-    """Model and data in words: ``resnet18, digits at 16 px``. data: instead of DATA, which may be private."""
+    """Model and data in words: ``resnet18, digits at 16 px``. data: replaces DATA, which may be private."""
     sizes = f" of {config.layers} layers, width {config.width}, {config.heads} heads" if config.layers else ""
     size = f" at {config.image_size} px" if config.image_size else ""
     size = f" in sequences of {config.context} bytes" if config.context else size

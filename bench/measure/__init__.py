@@ -1,1 +1,1 @@
-"""What a run costs: memory (NVML, torch's allocator, the host) and the machine it was measured on."""
+"""Measurements of a run: memory (NVML, torch's allocator, the host), time, and the machine."""

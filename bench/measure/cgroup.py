@@ -35,7 +35,7 @@ def memory_limit(proc: Path = PROC, root: Path = CGROUP) -> int | None:
     limits = []
     for group in groups("memory", proc, root):
         text = (text_of(group / "memory.max") or text_of(group / "memory.limit_in_bytes")).strip()
-        limits += [int(text)] if text.isdecimal() and int(text) < NO_LIMIT else []  # 'max' is none
+        limits += [int(text)] if text.isdecimal() and int(text) < NO_LIMIT else []  # 'max': no limit
     return min(limits, default=None)
 
 

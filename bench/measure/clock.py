@@ -10,7 +10,7 @@ import time
 
 import torch
 
-PHASES = ("start", "forward", "backward", "synchronize", "optimizer")  # "start": the batch is there
+PHASES = ("start", "forward", "backward", "synchronize", "optimizer")  # "start": the batch has arrived
 ACCUMULATED = ("start", "passes before", "forward", *PHASES[2:])  # all passes but the last one of a step
 MOST_PENDING = 256  # steps whose events are kept before they are read: more than a benchmark has by default
 
@@ -26,8 +26,8 @@ def moment(device: torch.device):
 class StepClock:
     """Times of the timed steps of one rank.
 
-    On a GPU a step leaves seven events, which take memory of the driver. A training has many steps, so those that have
-    passed are read when MOST_PENDING are kept.
+    On a GPU a step records seven events, which use driver memory. So in a long training completed events are read when
+    MOST_PENDING steps are pending.
     """
 
     def __init__(self, device: torch.device, passes: int = 1, names: tuple[str, ...] = ()):
@@ -41,7 +41,7 @@ class StepClock:
 
     def forget(self) -> None:
         self.pending = collections.deque()  # steps not read yet: [begin, end of each phase, end]
-        self.step_s, self.phase_s = [], {phase: [] for phase in self.names[1:]}  # of those that are
+        self.step_s, self.phase_s = [], {phase: [] for phase in self.names[1:]}  # of the steps that are
         self.data_wait_s = []
 
     def wait(self) -> None:
@@ -92,7 +92,7 @@ class StepClock:
         return list(self.step_s)
 
     def phase_time_s(self) -> dict[str, list[float]]:
-        """Seconds of each phase in each step. On a GPU this waits for the last step."""
+        """Seconds of each phase in each step. On a GPU it waits for the last step."""
         self.wait()
         self.read()
         return {phase: list(seconds) for phase, seconds in self.phase_s.items()}

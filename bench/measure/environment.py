@@ -24,11 +24,11 @@ from bench.measure import nccl, nvml
 from bench.measure.cgroup import CGROUP, groups, memory_limit, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# What no rank imports: which runs there are, what is shown of them, the course.
+# Modules that no rank imports: studies, reports, the course.
 NO_RANKS = ("__main__.py", "cli", "course", "proof", "report", "studies")
 
 PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", "psutil", "nvidia-ml-py")
-OF_MODELS = ("keras", "timm")  # recorded where a model is theirs: where they are loaded
+OF_MODELS = ("keras", "timm")  # recorded if a model needs them, so if they are loaded
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # they decide which kernels run
 VARIABLES = (
     *("OMP_", "GOMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "CUDA_", "TORCH_", "PYTORCH_", "MALLOC_"),
@@ -37,12 +37,12 @@ VARIABLES = (
 )
 SECRET_NAME = re.compile("KEY|SECRET|TOKEN|PASS|CRED|AUTH", re.IGNORECASE)
 ADDRESS = re.compile(r"://|@|\d+\.\d+\.\d+\.\d+|[0-9a-f]*:[0-9a-f]*:[0-9a-f]+", re.IGNORECASE)  # a URL, IPv4, IPv6
-# What each start of Horovod fills in anew: ranks, and the addresses by which the processes meet.
+# Variables that every start of Horovod sets again: ranks, and rendezvous addresses.
 NOISE = re.compile(r"HOROVOD_(GLOO_RENDEZVOUS_|HOSTNAME|TIMELINE$|(LOCAL_|CROSS_)?(RANK|SIZE)$)")
 
 
 def cores_in_words(count: int | None, kind: str = "") -> str:
-    """None where the number is unknown.
+    """None: the number is unknown.
 
     >>> cores_in_words(1), cores_in_words(2, "usable"), cores_in_words(None)
     ('1 core', '2 usable cores', 'unknown cores')
@@ -66,7 +66,7 @@ def collect_environment() -> dict[str, Any]:
 
 
 def collect_machine() -> dict[str, Any]:
-    """What needs no torch, JSON-able. driver_note: why there is no NVIDIA driver. devices: in the order of
+    """Facts that need no torch, JSON-able. driver_note: why there is no NVIDIA driver. devices: in the order of
     `nvml.visible_gpus`."""
     driver_version, driver_note = nvml.nvml_state()
     return {
@@ -84,8 +84,8 @@ def collect_machine() -> dict[str, Any]:
 def source_hash(*more: str, text: bool = True) -> str:
     """sha256 over the Python files that a rank or its launcher can import, by name, committed or not.
 
-    more: of NO_RANKS, what counts as well. text: whether comments and docstrings count; without them it takes a second
-    or two, and depends on the version of Python.
+    more: entries of NO_RANKS to include. text: whether comments and docstrings count; without them it takes one or two
+    seconds, and depends on the Python version.
     """
     digest = hashlib.sha256()
     package = REPOSITORY / "bench"
@@ -105,7 +105,7 @@ def _without_text(source: bytes) -> bytes:
 
 
 def source_files(*more: str) -> list[Path]:
-    """The files of ``source_hash``. Another launcher starts those of bench/cli/actions/joined*.py as ranks."""
+    """The files of ``source_hash``. External launchers start bench/cli/actions/joined*.py as ranks."""
     package = REPOSITORY / "bench"
     others = [package / name for name in NO_RANKS if name not in more]
     return [
@@ -138,7 +138,7 @@ def cpu_flags() -> list[str]:
 
 @functools.cache
 def cpu_model() -> str:
-    """The processor's name, or its architecture where it has none (many ARM machines)."""
+    """The processor's name, or its architecture if it has no name (many ARM machines)."""
     name = _first_cpu().get("model name")
     if not name and shutil.which("sysctl"):  # macOS
         name = (_output(["sysctl", "-n", "machdep.cpu.brand_string"], timeout_s=5) or "").strip()
@@ -147,7 +147,7 @@ def cpu_model() -> str:
 
 @functools.cache
 def _first_cpu() -> dict[str, str]:
-    """The first block of /proc/cpuinfo only: the kernel works to write the block of each core."""
+    """The first block of /proc/cpuinfo only: the kernel takes time to write each core's block."""
     found = {}
     try:
         with open(PROC / "cpuinfo", encoding="utf-8", errors="replace") as lines:
@@ -162,7 +162,7 @@ def _first_cpu() -> dict[str, str]:
 
 
 def usable_cores() -> int:
-    """The cores that this process may keep busy, by its CPU affinity and its container's quota; at least 1."""
+    """The cores that this process may use, by its CPU affinity and its container's quota; at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return max(1, allowed if quota is None else min(allowed, int(quota)))
@@ -176,7 +176,7 @@ def cpu_quota(proc: Path = PROC, cgroup: Path = CGROUP) -> float | None:
     quotas = []
     for group in groups("cpu", proc, cgroup):
         old = " ".join(text_of(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-        numbers = (text_of(group / "cpu.max") or old).split()  # '150000 100000' is 1.5 cores; 'max', '-1' are no limit
+        numbers = (text_of(group / "cpu.max") or old).split()  # '150000 100000': 1.5 cores; 'max', '-1': no limit
         if len(numbers) == 2 and all(number.isdecimal() for number in numbers) and int(numbers[1]):
             quotas.append(int(numbers[0]) / int(numbers[1]))
     return min(quotas, default=None)
@@ -206,7 +206,7 @@ def package_versions() -> dict[str, str | None]:
 
 def git_state(repository: Path) -> dict[str, Any] | None:
     """{revision: None before the first commit, dirty: whether bench/ differs from it}; None outside git. The repository
-    must be the one that holds `bench`: an installed copy may lie in a folder of another one."""
+    must contain `bench`: an installed copy may be in a folder of another repository."""
     if not (repository / ".git").exists():
         return None
     question = ["status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", "bench"]
@@ -221,7 +221,7 @@ def git_state(repository: Path) -> dict[str, Any] | None:
 
 
 def relevant_variables(environ: dict[str, str]) -> dict[str, str]:
-    """The variables that change how a run behaves, without secrets and addresses; of a path only its last name.
+    """The variables that affect a run, without secrets and addresses; of a path only its last name.
 
     >>> relevant_variables({"NCCL_COMM_ID": "10.0.0.1:29", "TORCH_HOME": "/home/jane/t", "OMP_PLACES": "{0:4}"})
     {'OMP_PLACES': '{0:4}', 'TORCH_HOME': 't'}

@@ -1,6 +1,6 @@
-"""What a run really did, read from its live objects: the source of the parity certificate.
+"""What a run really did, from its live objects: the source of the parity certificate.
 
-Only what no object holds (a barrier every step, a simulated storage, reductions after backward) is read from the
+Only facts that no object contains (a barrier every step, simulated storage, reductions after backward) come from the
 options.
 """
 
@@ -82,7 +82,7 @@ def schedule_of(config) -> str:
 
 
 def norm_of(model: nn.Module) -> str:
-    """The normalising layers by class: "BatchNorm2d × 20"; "none" without any. Of a Keras model, Keras's layers."""
+    """The norm layers by class: "BatchNorm2d × 20"; "none" without any. For a Keras model, Keras's layers."""
     layers = model.layers() if callable(getattr(model, "layers", None)) else model.modules()
     names = (type(layer).__name__.removeprefix("FSDP") for layer in layers)  # it renames what it shards
     kinds = Counter(name for name in names if "norm" in name.lower())

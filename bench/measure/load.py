@@ -1,7 +1,7 @@
 """CPU time of other processes, steal, context switches and page faults while steps were timed.
 
-A rank knows its own CPU time and that of its loader's workers; the machine knows the total. Counters are read before
-and after; nothing is sampled meanwhile.
+A rank reads its own CPU time and that of its loader's workers, and the machine's total. Counters are read before and
+after; nothing is sampled meanwhile.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ class Load:
         self.began, self.before = time.perf_counter(), counters()
 
     def stop(self) -> dict:
-        """The increases. own_cpu_s: of this process and all that it started. machine_cpu_s: of all processes, with
-        interrupts_s: of the kernel for interrupts, as of packets. steal_s: what its host gave to others. pressure_s:
-        how long some process waited for a core (PSI). cpu_mhz: the clock of the fastest core now. None where the system
-        has no counter."""
+        """The increases. own_cpu_s: of this process and all that it started. machine_cpu_s: of all processes, including
+        interrupts_s: of the kernel for interrupts, such as packets. steal_s: CPU steal. pressure_s: how long some
+        process waited for a core (PSI). cpu_mhz: the clock of the fastest core now. None if the system has no
+        counter."""
         grown = {name: value - self.before[name] if value is not None else None for name, value in counters().items()}
-        own = max(0.0, grown["own_cpu_s"])  # a worker that nobody waited for takes its own with it
+        own = max(0.0, grown["own_cpu_s"])  # the time of a worker that was not waited for is lost
         wall_s, mhz = time.perf_counter() - self.began, None
-        with contextlib.suppress(Exception):  # what psutil raises where there is no clock differs by system
+        with contextlib.suppress(Exception):  # without a clock psutil raises different errors by system
             mhz = max(core.current for core in psutil.cpu_freq(percpu=True)) or None
         return grown | {"own_cpu_s": own, "wall_s": wall_s, "cores": psutil.cpu_count(), "cpu_mhz": mhz}
 
@@ -57,7 +57,7 @@ def counters() -> dict[str, float | None]:
 
 
 def others_now(seconds: float = 1.0) -> float:
-    """The share of the CPU that other processes take, watched for some seconds from a process that sleeps."""
+    """The share of the CPU that other processes use, over some seconds in which this process sleeps."""
     load = Load()
     time.sleep(seconds)
     return others_share(load.stop())

@@ -1,12 +1,12 @@
 """The memory of one process, device by device, sampled in the background while it trains.
 
-One dict per device comes out, with the timeline, the peaks and the reason for each metric that is missing. Memory is
-never summed over devices. GiB is 2**30 bytes. On a GPU:
+The result is one dict per device, with the timeline, the peaks and the reason for each missing metric. Memory is never
+summed over devices. GiB is 2**30 bytes. On a GPU:
     nvml_device      memory of all processes on the GPU, as the driver sees it; its peak is the highest sample
     nvml_process     this process's share: CUDA context, libraries' buffers and all of torch_reserved; likewise
-    torch_reserved   what torch's allocator took from the driver; its peak is exact, not sampled
-    torch_allocated  the part of that which tensors fill; its peak is exact
-                     (both of the timed steps only: what cuDNN tries in the steps before is more than a step needs)
+    torch_reserved   memory that torch's allocator took from the driver; its peak is exact, not sampled torch_allocated
+    the part of that which tensors fill; its peak is exact
+                     (both over the timed steps only: cuDNN's trials in earlier steps take more than a step needs)
 On a CPU, where memory is the host's:
     pss              this process and its loader workers, a page shared by n processes counting 1/n to each; its peak is
                      the highest sample. Where the system has no PSS: uss (only pages that nobody shares), else rss
@@ -44,7 +44,7 @@ Row = dict[str, float | None]  # one sample: {column: value}
 
 MIN_INTERVAL_S = 0.25
 PAUSE_PER_COST = 500  # 1 / 0.2 %
-SAMPLES_PER_DOUBLING = 2000  # the shortest interval doubles each time a timeline has this many more: 8 h end at 8 s
+SAMPLES_PER_DOUBLING = 2000  # the shortest interval doubles after every N samples: after 8 h it is 8 s
 STOP_LIMIT_S = 2.0
 
 
@@ -69,7 +69,7 @@ class MemorySampler:
         """Reset the allocator's peaks, take the first samples, start the thread. Call it once torch has its device."""
         self._began = time.monotonic()
         self._traces = [_Trace(device, self._cpu_replicas) for device in self._devices]
-        self._sample()  # the first finds everything cold: what it cost says nothing about the next
+        self._sample()  # the first one is slow, so its cost does not predict the next
         self._sample()
         self._read_energy("(start)")
         try:
@@ -80,7 +80,7 @@ class MemorySampler:
     def mark(self, name: str) -> None:
         """Label this moment ('timed', 'end', …) and sample it in the calling thread, so call it outside timed steps.
 
-        A name used twice keeps its last moment. At 'timed' the allocator's peaks are reset; energy is from 'timed' to
+        A repeated name keeps its last moment. At 'timed' the allocator's peaks are reset; energy is from 'timed' to
         'end'.
         """
         self._marks[name] = round(time.monotonic() - self._began, 4)
@@ -116,7 +116,7 @@ class MemorySampler:
 
     def _run(self) -> None:
         while not self._ended.wait(self._pause_left()):
-            if self._pause_left() == 0:  # a mark is a sample, too, and the pause begins again after it
+            if self._pause_left() == 0:  # a mark is a sample too, and restarts the pause
                 self._sample()
 
     def _pause_left(self) -> float:
@@ -149,7 +149,7 @@ class MemorySampler:
 
 
 class _Trace:
-    """The samples of one device. `probe` reads it, and is None where it could not be opened."""
+    """The samples of one device. `probe` reads it; None if it could not be opened."""
 
     def __init__(self, device: torch.device | None, cpu_replicas: bool) -> None:
         self.device = "cpu" if device is None else str(device)
@@ -165,12 +165,12 @@ class _Trace:
             self.note(f"The memory of this device cannot be read: {type(error).__name__}: {error}")
 
     def ask(self, method: str, otherwise: Any, *arguments: Any) -> Any:
-        """What the probe's method returns; `otherwise`, and a note, where it fails or there is no probe."""
+        """The result of the probe's method; `otherwise`, and a note, if it fails or there is no probe."""
         if self.probe is None:
             return otherwise
         try:
             return getattr(self.probe, method)(*arguments)
-        except Exception as error:  # whatever it is, training continues
+        except Exception as error:  # training continues after any error
             self.note(f"The sampler failed to {method}: {type(error).__name__}: {error}")
             return otherwise
 
@@ -179,7 +179,7 @@ class _Trace:
             self.notes.append(sentence)
 
     def sample(self, began: float) -> None:
-        """Add one row to the timeline; a row that cannot be read is left out of all columns."""
+        """Add one row to the timeline; an unreadable row is left out of all columns."""
         at = round(time.monotonic() - began, 4)
         if row := self.ask("read", {}):
             self.times.append(at)
@@ -244,7 +244,7 @@ class CudaProbe:
             "name": torch.cuda.get_device_properties(self._index).name,
             "uuid": self._nvml.uuid if self._nvml else identity["uuid"],
         }
-        self._is_another = False  # whether NVML's process with our number is somebody else's
+        self._is_another = False  # whether NVML's process with our id is another process
         self.reset_peaks()
 
     def reset_peaks(self) -> None:
@@ -266,8 +266,8 @@ class CudaProbe:
         }
 
     def _process_bytes(self, stats: dict) -> int | None:
-        """NVML's value for this process; None if it is less than torch has reserved. Then NVML has the host's process
-        numbers, and a process of the host has the number that this one has in its container."""
+        """NVML's value for this process; None if it is less than torch has reserved. Then NVML reports the host's
+        process ids, and another process of the host has this one's id."""
         used = self._nvml.process_bytes(self._pid)
         self._is_another = used is not None and used < stats.get("reserved_bytes.all.current", 0)
         if self._is_another:
@@ -316,7 +316,7 @@ class HostProbe:
         return {"name": cpu_model(), "uuid": None}
 
     def reset_peaks(self) -> None:
-        """The kernel keeps one peak for the life of a process."""
+        """The kernel keeps one peak per process lifetime."""
 
     def processes(self) -> list[int]:
         return []  # too many to list
@@ -383,17 +383,17 @@ def _kibibytes(path, key: bytes) -> int | None:
 
 
 def worker_pids() -> list[int]:
-    """The processes that this one started through multiprocessing: in a run, its loader workers.
+    """The child processes of this one by multiprocessing: in a run, its loader workers.
 
-    Read from multiprocessing's own register. `active_children()` also waits for those that have died, and then the
-    loader, which watches for that, does not see it.
+    From multiprocessing's own register, because `active_children()` reaps dead workers, and then the loader does not
+    notice their death.
     """
     return [child.pid for child in list(multiprocessing.process._children) if child.pid is not None]
 
 
 def peak_rss_bytes() -> int | None:
-    """The most memory that this process ever had resident, shared pages in full. `ru_maxrss` on Linux is inherited from
-    the process that started this one, so VmHWM is read there."""
+    """The peak resident memory of this process, shared pages in full. `ru_maxrss` on Linux is inherited from the
+    process that started this one, so VmHWM is read there."""
     try:
         return _kibibytes(PROC / "self/status", b"VmHWM:")
     except FileNotFoundError:

@@ -15,18 +15,18 @@ import sys
 
 from bench.files import PROC, PROJECT
 
-SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"  # 1: ranks may share a GPU; in a rank's environment it says that they do
+SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"  # 1: ranks may share a GPU; in a rank's environment: they do
 SHARED_FROM = (2, 30)
-# What ranks that share a GPU need besides: no NVLink SHARP, which is of a whole GPU, and few blocks: a rank's kernel
-# that waits must leave room for the kernel of the rank that it waits for.
+# Other settings for ranks that share a GPU: no NVLink SHARP, which needs a whole GPU, and few blocks, because a waiting
+# kernel must leave room for the kernel of the rank that it waits for.
 OF_SHARED = {SHARING: "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "4"}
 ASK = "import json; from bench.measure import nccl; print(json.dumps(nccl.loaded_version()))"
-LIBRARY = re.compile(r"\s(/.*/libnccl\.so[.\d]*)$", re.MULTILINE)  # in the list of what a process has mapped
+LIBRARY = re.compile(r"\s(/.*/libnccl\.so[.\d]*)$", re.MULTILINE)  # in the list of a process's mapped files
 
 
 @functools.cache
 def version() -> tuple[int, ...] | None:
-    """As in (2, 30, 7); None for a torch without NCCL. Asked in a fresh process."""
+    """As in (2, 30, 7); None for a torch without NCCL. Uses a fresh process."""
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     command, environment = [sys.executable, "-W", "ignore", "-c", ASK], os.environ | {"PYTHONPATH": path}
     try:
@@ -37,7 +37,7 @@ def version() -> tuple[int, ...] | None:
 
 
 def loaded_version() -> tuple[int, ...] | None:
-    """Of the NCCL that this process has loaded with torch, or of one that is a part of torch's own library."""
+    """The version of the NCCL that this process has loaded with torch, or that is linked into torch."""
     import torch
 
     try:
@@ -45,7 +45,7 @@ def loaded_version() -> tuple[int, ...] | None:
         number = ctypes.c_int()
         if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(number)) == 0:
             return parts_of(number.value)
-    except (OSError, ValueError, AttributeError):  # no /proc, no such library, or none that says its version
+    except (OSError, ValueError, AttributeError):  # no /proc, no such library, or no version in it
         pass
     if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
         return None
@@ -53,7 +53,7 @@ def loaded_version() -> tuple[int, ...] | None:
 
 
 def parts_of(number: int) -> tuple[int, int, int]:
-    """The number of ncclGetVersion, which counted otherwise before 2.9.
+    """The number of ncclGetVersion, whose format was different before 2.9.
 
     >>> parts_of(23007), parts_of(2804)
     ((2, 30, 7), (2, 8, 4))
@@ -63,8 +63,8 @@ def parts_of(number: int) -> tuple[int, int, int]:
 
 
 def shared_variables() -> dict[str, str]:
-    """The variables with which ranks share a GPU under NCCL; empty where they cannot: NCCL is too old, or the user
-    set NCCL_MULTI_RANK_GPU_ENABLE=0. Other settings of the user are kept."""
+    """The variables with which ranks share a GPU under NCCL; empty if they cannot: NCCL is too old, or the user set
+    NCCL_MULTI_RANK_GPU_ENABLE=0. Other settings of the user are kept."""
     if os.environ.get(SHARING, "1") != "1" or (version() or (0,)) < SHARED_FROM:
         return {}
     return {name: os.environ.get(name, value) for name, value in OF_SHARED.items()}

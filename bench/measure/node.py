@@ -9,12 +9,12 @@ from bench.errors import printable
 from bench.measure import steady
 from bench.measure.environment import collect_environment
 
-NAME, NUMBER = "BENCH_NODE", "BENCH_NODE_RANK"  # set by who starts a process: as in HOSTS, and its place there
-NETWORK = "BENCH_NETWORK"  # a line that says what the network is, where it is no ordinary one
-LINK = "BENCH_LINK_MBIT"  # of a network whose interfaces do not know it: Mbit/s of a link; empty: no limit
-# Where the ranks meet, by who started them; which interface an engine was told to use.
+NAME, NUMBER = "BENCH_NODE", "BENCH_NODE_RANK"  # set by the launcher: the name in HOSTS, and its index
+NETWORK = "BENCH_NETWORK"  # a description of the network, unless it is an ordinary one
+LINK = "BENCH_LINK_MBIT"  # Mbit/s of a link, if the network's interfaces do not report it; empty: no limit
+# The rendezvous address, by launcher; the interface set for a backend.
 MEETING = ("MASTER_ADDR", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
-LONGEST = 300  # letters of a line that a record holds
+LONGEST = 300  # characters of a line in a record
 TOLD = ("BENCH_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 
 
@@ -27,12 +27,12 @@ def key() -> str:
 
 
 def machine_key() -> str:
-    """The same for machines: two nodes that are namespaces of one machine share its processor."""
+    """Identifies a machine: two nodes that are namespaces of one machine share its processor."""
     return steady.this_boot() or name()
 
 
 def machine_of(mode) -> dict:
-    """This rank's machine, for the record; with several machines all that distinguishes them. Every rank calls it."""
+    """This rank's machine, for the record; with several machines also what distinguishes them. Every rank calls it."""
     found = {"key": key(), "machine": machine_key()}
     if len(set(mode.gather(found["key"]))) == 1:
         return found
@@ -45,9 +45,8 @@ def network() -> str | None:
 
 
 def link() -> dict[str, str | float | None]:
-    """interface: by which the others are reached. link_speed_mbit: as the interface gives it (without limits on the
-    way), or the limit of a cluster of namespaces, whose interfaces always say 10 Gbit/s. None where it is unknown or
-    unlimited."""
+    """interface: to the other machines. link_speed_mbit: of the interface (without limits on the way), or the limit of
+    a cluster of namespaces, whose interfaces always report 10 Gbit/s. None if unknown or unlimited."""
     found = interface()
     if LINK in os.environ:
         return {"interface": found, "link_speed_mbit": float(os.environ[LINK]) if os.environ[LINK] else None}
@@ -56,7 +55,7 @@ def link() -> dict[str, str | float | None]:
 
 
 def interface() -> str | None:
-    """What a backend was told to use; else the one of the route to where the ranks meet."""
+    """The interface set for a backend; else that of the route to the rendezvous."""
     if told := next(filter(None, map(os.environ.get, TOLD)), None):
         return told
     place = next(filter(None, map(os.environ.get, MEETING)), None)

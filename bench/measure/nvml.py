@@ -19,12 +19,12 @@ from typing import Any
 
 GIB = 2**30
 DEVICE_FILES = Path("/dev")  # nvidia0, nvidia1, …: one per GPU that this system, or this container, may open
-WSL = Path("/usr/lib/wsl/lib")  # where Windows puts the driver's libraries for Linux
-# Reasons for which a clock is held down, as bits (nvml.h): hardware slowdown, heat by software and by hardware, power
-# brake. A power cap is not among them.
+WSL = Path("/usr/lib/wsl/lib")  # where Windows puts the driver's Linux libraries
+# Throttle reasons as bits (nvml.h): hardware slowdown, heat by software and by hardware, power brake. A power cap is
+# not among them.
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-POWER_CAPPED = 0x4  # by software, at the limit that the board is set to
-# Drivers 535.43.02 to 535.86.05 write rows of another length into the third form of the list of processes.
+POWER_CAPPED = 0x4  # by software, at the board's power limit
+# Drivers 535.43.02 to 535.86.05 write rows of a different length into version 3 of the process list.
 BAD_LISTS = ((535, 43), (535, 86))
 NOBODY = {0, 0xFFFFFFFF}  # process ids that no process has
 MOST_LINKS = 18  # NVLinks of a GPU
@@ -91,8 +91,8 @@ def is_absent() -> bool:
 
 
 def cuda_version() -> tuple[int, int] | None:
-    """The newest CUDA that the driver supports, as in (13, 0). NVML reads it from libcuda as a process would find it,
-    so a compatibility package counts."""
+    """The newest CUDA that the driver supports, as in (13, 0). NVML reads it from the libcuda that a process finds, so
+    a compatibility package counts."""
     number = _ask("nvmlSystemGetCudaDriverVersion_v2") or _ask("nvmlSystemGetCudaDriverVersion")
     return (number // 1000, number % 1000 // 10) if number else None
 
@@ -125,7 +125,7 @@ def _describe(index: int, handle: Any) -> Gpu:
         index=index,
         uuid=_ask("nvmlDeviceGetUUID", handle),
         name=_ask("nvmlDeviceGetName", handle),
-        memory_total_gib=memory and round(memory.total / GIB, 3),  # None where it is the host's
+        memory_total_gib=memory and round(memory.total / GIB, 3),  # None for the host's
         pci_bus_id=bus.decode() if isinstance(bus, bytes) else bus,
         compute_capability=capability and "{}.{}".format(*capability),
         is_partitioned=bool((_ask("nvmlDeviceGetMigMode", handle) or [0])[0]),
@@ -161,7 +161,7 @@ def slices_of(gpu: Gpu) -> list[Gpu]:
 
 
 def visible_gpus() -> list[Gpu]:
-    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, or the one MIG slice; empty without a driver."""
+    """The GPUs that `CUDA_VISIBLE_DEVICES` shows to this process, or its MIG slice; empty without a driver."""
     every = every_gpu()
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     return every if wanted is None else _select(every, wanted)
@@ -170,8 +170,8 @@ def visible_gpus() -> list[Gpu]:
 def _select(every: list[Gpu], wanted: str) -> list[Gpu]:
     """The GPUs that the value `wanted` names, by CUDA's own rules.
 
-    The list ends at the first entry that does not name a GPU, so '' and '-1' leave none and '0,-1,1' leaves GPU 0.
-    Naming a GPU twice leaves none. A UUID may be cut short as long as it names one GPU: 'GPU-3f'.
+    The list ends at the first entry that does not name a GPU, so '' and '-1' select none and '0,-1,1' selects GPU 0. A
+    GPU named twice selects none. A UUID may be shortened if it is unique: 'GPU-3f'.
     """
     entries = [entry.strip() for entry in wanted.split(",")]
     if wanted.startswith("MIG-"):
@@ -216,10 +216,10 @@ def why_no_gpu() -> str | None:
 
 
 def why_not_meant() -> str | None:
-    """One sentence where no GPU is visible though the user expects some; else None.
+    """One sentence if no GPU is visible although the user expects some; else None.
 
-    That is where `CUDA_VISIBLE_DEVICES` names GPUs that do not exist, and where NVML does not answer though there are
-    device files: in a container without `libnvidia-ml`, or after an update of a driver that is in use.
+    That is if `CUDA_VISIBLE_DEVICES` names GPUs that do not exist, or NVML does not answer although there are device
+    files: in a container without `libnvidia-ml`, or after an update of a driver that is in use.
     """
     if visible_gpus():
         return None
@@ -249,7 +249,7 @@ def open_device(
     """(the GPU, a remark or None), or (None, why it cannot be read).
 
     uuid: with or without its prefix; torch gives it without. pci_bus_id: 'domain:bus:device.function' in hexadecimal,
-    tried where the UUID finds nothing. position: CUDA's number, tried last: right only where both count alike.
+    tried if the UUID finds nothing. position: CUDA's number, tried last: right only if both have the same order.
     """
     lib, reason = _connect()
     if lib is None:
@@ -280,14 +280,14 @@ def _metric(name: str, function: str, convert: Callable | None = None, *argument
 
 
 class NvmlDevice:
-    """One GPU's live metrics. What the driver cannot give is None, and `reasons` says why."""
+    """One GPU's live metrics. A value that the driver does not report is None, with the reason in `reasons`."""
 
     def __init__(self, lib: ModuleType, handle: Any) -> None:
         self._lib, self._handle = lib, handle
-        self._missing: set[str] = set()  # what this driver or GPU will never give: not asked for again
+        self._missing: set[str] = set()  # metrics that this driver or GPU lacks: not read again
         self.reasons: dict[str, str] = {}
         self.uuid, self.name = _ask("nvmlDeviceGetUUID", handle), _ask("nvmlDeviceGetName", handle)
-        # The second form of the memory struct separates used from reserved; the first adds them.
+        # Version 2 of the memory struct separates used from reserved; version 1 adds them.
         self._memory_version = getattr(lib, "nvmlMemory_v2", None)
         if not _ask("nvmlDeviceGetMemoryInfo", handle, version=self._memory_version):
             self._memory_version = None
@@ -307,7 +307,7 @@ class NvmlDevice:
         return newest
 
     def _read(self, metric: str, function: str, *arguments: Any, **options: Any) -> Any:
-        """What the function returns, or None with a reason. What this driver lacks is asked for once."""
+        """The function's result, or None with a reason. A function that this driver lacks is called once."""
         if metric in self._missing:
             return None
         try:
@@ -320,7 +320,7 @@ class NvmlDevice:
 
     @property
     def used_includes_reserved(self) -> bool:
-        """Whether the driver is too old to separate used memory from what it reserves (hundreds of MiB)."""
+        """Whether the driver is too old to separate used memory from its own reserved memory (hundreds of MiB)."""
         return self._memory_version is None
 
     def used_bytes(self) -> int | None:
@@ -347,7 +347,7 @@ class NvmlDevice:
                 "NVML lists the process without its memory (a virtual GPU, a container, or Windows)."
             )
             return None
-        return sum(used)  # one row per process, but one per slice where the GPU is partitioned
+        return sum(used)  # one row per process, or per slice if the GPU is partitioned
 
     def processes(self) -> list[int] | None:
         rows = self._rows()
@@ -376,12 +376,12 @@ class NvmlDevice:
 
 
 def topology() -> dict[str, list[dict]] | None:
-    """How the visible GPUs are attached; None without any. What the driver does not say is None.
+    """How the visible GPUs are attached; None without any. Unknown values are None.
 
-    gpus: of each its index, PCIe generation and width, now and at most (an idle GPU may lower them), active NVLinks,
-    whether ECC, persistence and MIG mode are on. pairs: of each two the path between them in the letters of
-    `nvidia-smi topo -m`, whether one may read the other's memory (peer_to_peer: "ok", or why not), and whether it
-    does so by NVLink.
+    gpus: of each its index, PCIe generation and width, current and maximum (an idle GPU may lower them), active
+    NVLinks, whether ECC, persistence and MIG mode are on. pairs: of each two the path between them in the letters of
+    `nvidia-smi topo -m`, whether one may read the other's memory (peer_to_peer: "ok", or why not), and whether by
+    NVLink.
     """
     handles = [(gpu, _handle(gpu)) for gpu in visible_gpus()]
     if not handles:

@@ -1,7 +1,7 @@
 """The time of day without jumps: the wall clock when a command began, plus the monotonic clock since then.
 
-Times that are subtracted or compared are taken here, because the wall clock may be set during a run. All processes that
-a command starts on its machine get its anchor, so that times of several ranks can be compared. Imports no torch.
+Times to be subtracted or compared are taken here, because the wall clock may be set during a run. All processes that a
+command starts on its machine get its anchor, so that times of several ranks can be compared. Imports no torch.
 """
 
 import functools
@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-ANCHOR = "BENCH_CLOCK"  # in the environment: which boot of which machine, and what to add to its monotonic clock
+ANCHOR = "BENCH_CLOCK"  # in the environment: an id of the machine's boot, and the offset to its monotonic clock
 STARTED_AT = "BENCH_STARTED_AT"  # in the environment of a rank: when its command began
 
 
@@ -34,7 +34,7 @@ def variables() -> dict[str, str]:
 
 @functools.cache
 def this_boot() -> str:
-    """Identifies what the monotonic clock counts from; empty where the system does not say."""
+    """Identifies the start of the monotonic clock; empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,9 +1,9 @@
-"""How long OpenMP threads that wait for each other spin before they give up their core.
+"""How long OpenMP threads that wait for each other spin before they yield their core.
 
 By default threads spin for milliseconds (libgomp) or 200 ms (Intel's and LLVM's OpenMP) between two operations. On a
 machine that is not idle, a spinning thread keeps the core from the thread that it waits for. One process with several
-threads then loses much more than processes with one thread, and a comparison of the two is wrong. So every process of
-every mode spins for a bounded time. `python -m tests.validation.wait_policy` measures the effect.
+threads then loses much more than processes with one thread, which biases a comparison. So all processes of all modes
+spin for a bounded time. `python -m tests.validation.wait_policy` measures the effect.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.files import PROC
 
-# libgomp counts iterations of its loop, the others milliseconds.
+# libgomp's unit is loop iterations, that of the others milliseconds.
 BOUNDED = {"GOMP_SPINCOUNT": "30000", "KMP_BLOCKTIME": "5"}
 READ_BY = {
     "libgomp": ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"),
@@ -25,7 +25,7 @@ DEFAULT = "default of the OpenMP runtime"
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the environment of a process that imports torch; empty if the user has set a policy."""
+    """Variables for a process that imports torch; empty if the user has set a policy."""
     return {} if SETTINGS & set(environment) else dict(BOUNDED)
 
 

@@ -1,1 +1,1 @@
-"""What PROFILE=1 and MEMORY=1 look at after the timed steps: one step as a timeline, and what fills the memory."""
+"""PROFILE=1 and MEMORY=1, after the timed steps: the timeline of one step, and memory by kind."""

@@ -14,8 +14,8 @@ from bench.profile import memory_parts
 from bench.profile.memory_parts import WORKSPACE, Event, Note, at_peak, in_places, with_sizes
 
 MOST_EVENTS = 1_000_000  # of a step on a GPU; a resnet152 has some ten thousand
-OPERATIONS = ("aten::",)  # how torch's names of operations on tensors begin
-COLLECTIVES = ("c10d::", "gloo:")  # how torch's names of collectives begin, as they are called and as Gloo runs them
+OPERATIONS = ("aten::",)  # prefix of torch's tensor operations
+COLLECTIVES = ("c10d::", "gloo:")  # prefixes of torch's collectives, as called and as run by Gloo
 HOST = (
     "torch.profiler, every allocation of one more step on the CPU in the training thread; DDP's buckets by its own "
     "account; what an engine's threads take, as Horovod's fusion buffer, is not seen"
@@ -27,11 +27,11 @@ def record_step(
     step: Callable[[], None], devices: list[torch.device], kept: Callable[[], Iterable], noted: list[Note],
     buckets: Callable[[], list[int]],
 ) -> list[dict]:  # fmt: skip
-    """Run a step and return, for each device, what filled its memory at the peak: ``gib`` ({kind: GiB}),
-    ``source`` and ``notes``; no ``gib`` where recording failed.
+    """Run a step and return, for each device, its memory by kind at the peak: ``gib`` ({kind: GiB}), ``source`` and
+    ``notes``; no ``gib`` if recording failed.
 
-    kept: called afterwards; (kind, tensor) of all that is known and stays. noted: what the step itself puts there.
-    buckets: called afterwards; the bytes of each buffer of the backend.
+    kept: called afterwards; (kind, tensor) of all known persistent tensors. noted: the step's own tensors. buckets:
+    called afterwards; the bytes of each buffer of the backend.
     """
     recording = HistoryOfGpus(devices) if devices[0].type == "cuda" else ProfileOfHost()
     recording.start()
@@ -42,7 +42,7 @@ def record_step(
     try:
         known = {address_of(tensor): (kind, tensor) for kind, tensor in reversed(list(kept()))}
         return [recording.parts(device, known, noted, buckets()) for device in recording.devices]
-    except Exception as error:  # of torch's inner interfaces, which may change
+    except Exception as error:  # torch's private interfaces may change
         why = f"what fills the memory is not known: {type(error).__name__}: {error}"
         return [{"source": recording.source, "notes": [why]} for _ in recording.devices]
 
@@ -52,7 +52,7 @@ def address_of(tensor: torch.Tensor) -> int:
 
 
 class ProfileOfHost:
-    """The CPU's allocations. Blocks from before are seen only where they are known."""
+    """The CPU's allocations. Earlier blocks are seen only if they are known."""
 
     source, devices = HOST, [torch.device("cpu")]
 
@@ -76,10 +76,10 @@ class ProfileOfHost:
         return {"gib": in_gib(tensors), "source": self.source, "notes": []}
 
     def events(self, staying: Collection[int] = ()) -> list[Event]:
-        """In their order. staying: addresses of what is known to be there after the step.
+        """In order. staying: addresses of known tensors that remain after the step.
 
-        The profiler does not see that Gloo's threads free memory. What a collective takes for itself counts as freed
-        when it ends; what was gathered or sent, after the last operation on it.
+        The profiler does not see that Gloo's threads free memory. Memory that a collective allocates for itself counts
+        as freed when it ends; gathered or sent tensors after the last operation on them.
         """
         from torch._C._profiler import _EventType
 
@@ -94,7 +94,7 @@ class ProfileOfHost:
                 for address in storages(node.extra_fields.inputs):
                     used[address].append(node)
         found.sort(key=lambda node: (node.start_time_ns, node.id))
-        events, next_at = [], {}  # address -> which of the events happens there next
+        events, next_at = [], {}  # address -> index of the next event there
         for node in reversed(found):
             event = Event(node.extra_fields.ptr, node.extra_fields.alloc_size, node.start_time_ns)
             later = next_at.get(event.address)
@@ -115,7 +115,7 @@ class ProfileOfHost:
 
 
 def storages(inputs: Iterable) -> Iterator[int]:
-    """Where the memory begins of each tensor among an operation's inputs."""
+    """The base address of each tensor among an operation's inputs."""
     for each in inputs:
         if isinstance(each, list):
             yield from storages(each)
@@ -137,7 +137,7 @@ class HistoryOfGpus:
 
     def __init__(self, devices: list[torch.device]):
         self.devices = devices
-        self.why = None  # recording could not be had
+        self.why = None  # recording failed
 
     def start(self) -> None:
         self.call("all", max_entries=MOST_EVENTS)

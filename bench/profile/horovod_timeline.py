@@ -13,7 +13,7 @@ def is_mark(tensor: dict) -> bool:
 
 
 def read_engine(text: str) -> tuple[list[dict], float]:
-    """The finished operations in the text of HOROVOD_TIMELINE, and the time of its zero in seconds since 1970.
+    """The finished operations in the text of HOROVOD_TIMELINE, and the time of its origin in seconds since 1970.
 
     Each operation: name, start_s, inner_s (when the first activity inside began; None without one), end_s, shape and
     dtype. A tensor is a process in the file; its spans are nested B and E events, and the E of an operation, unlike
@@ -77,7 +77,7 @@ def engine_offset(tensors: list[dict], guess: float, begin: tuple[float, float],
 
 
 def fusions(tensors: list[dict]) -> list[dict]:
-    """Fused reductions: tensors that had all begun before anything was done with one of them.
+    """Fused reductions: tensors that had all begun before any of them was processed.
 
     tensors: of ``read_engine``. Returns start_s, end_s and the total bytes of each, in their order.
     """

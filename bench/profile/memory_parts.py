@@ -1,8 +1,8 @@
-"""What the tensors in a device's memory are for, at the moment of a step when there are most of them.
+"""The tensors in a device's memory by kind, at the peak of a step.
 
 Pure functions: from the allocations of one step in their order (by torch's profiler on a CPU, by torch's memory
-snapshot on a GPU, or of a simulated step, bench/predict/memory/step.py) and what is known of some addresses, to bytes
-by kind. The other parts of a GPU's memory are differences of what torch and NVML count: `of_gpu`.
+snapshot on a GPU, or of a simulated step, bench/predict/memory/step.py) and the known kinds of some addresses, to bytes
+by kind. The other parts of a GPU's memory are differences between torch's and NVML's values: `of_gpu`.
 """
 
 from bisect import bisect_right
@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 WORKSPACE = "workspace"
-# What tensors are for, in the order of a table.
+# Kinds of tensors, in the order of a table.
 TENSORS = {
     "weights": "the parameters",
     "gathered": "with sharded weights: whole weights of the blocks that compute at the moment, and the pieces in which "
@@ -31,13 +31,13 @@ TENSORS = {
     "it depends on the library and the CPU, so it is not predicted. On a GPU it is part of the activations",
 }
 CACHE, CONTEXT, OTHERS = "cache", "context, libraries", "other processes"
-# What a GPU's memory holds besides, as differences: of torch's reserved, NVML's process and NVML's device.
+# Other parts of a GPU's memory, as differences of torch's reserved, NVML's process and NVML's device.
 BESIDES = {
     CACHE: "memory that torch's allocator holds and no tensor uses",
     CONTEXT: "the process outside torch's allocator: CUDA context, kernels, NCCL, cuDNN",
     OTHERS: "other processes on the device",
 }
-SOON_NS = 50_000  # within which two clocks may be apart, and no memory comes, goes and comes again
+SOON_NS = 50_000  # tolerance between two clocks, within which no memory is allocated, freed and allocated again
 
 
 class Event(NamedTuple):
@@ -57,10 +57,10 @@ class Note(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The allocations of a step on one device, each at a place: its address, and how many came there before it.
+    """The allocations of a step on one device, each at a place: its address, and the number of earlier ones there.
 
-    events: (place, bytes) in their order; bytes below 0: freed. after: place -> bytes of what is there at the end.
-    kinds: place -> kind, as far as known. noted: the same for what was there for a time.
+    events: (place, bytes) in order; bytes below 0: freed. after: place -> bytes at the end. kinds: place -> kind, if
+    known. noted: the same for temporary tensors.
     """
 
     events: list[tuple[Hashable, int]]
@@ -70,20 +70,20 @@ class Trace(NamedTuple):
 
 
 def in_places(events: list[Event], after: dict[int, int], kinds: dict[int, str], notes: Iterable[Note]) -> Trace:
-    """The trace of a step that was watched: an address is given anew when what was there has gone.
+    """The trace of an observed step: a freed address is used again.
 
-    A note of address 1 is of what was there at its moment:
+    A note of address 1 belongs to the tensor at that moment:
 
     >>> events = [Event(1, 8, 100_000), Event(1, -8, 200_000), Event(1, 6, 300_000), Event(1, -6, 400_000)]
     >>> trace = in_places(events, {}, {}, [Note("images", 1, 310_000)])
     >>> trace.events[1:3], trace.noted
     ([((1, 1), -8), ((1, 2), 6)], {(1, 2): 'images'})
     """
-    births, placed, there = defaultdict(list), [], {}  # address -> when something came there; place -> what is there
+    births, placed, there = defaultdict(list), [], {}  # address -> times of allocations there; place -> bytes there
     for address, size, moment, _ in events:
         place = address, len(births[address])
         if size > 0:
-            if place in there:  # it has gone unseen
+            if place in there:  # it was freed unseen
                 placed.append((place, -there.pop(place)))
             births[address].append(moment)
             place = address, len(births[address])
@@ -104,12 +104,12 @@ def in_places(events: list[Event], after: dict[int, int], kinds: dict[int, str],
 
 
 def at_peak(trace: Trace) -> tuple[dict[str, int], int]:
-    """Bytes by kind at the moment when there are most of them, and how many events have happened by then.
+    """Bytes by kind at the peak, and the number of events until then.
 
-    What was there before the step is what is there after it, with the events undone from the last to the first. What is
-    freed before the step ends, and was not noted, is an activation or a temporary; what stays and is unknown is "kept".
+    The state before the step is the state after it, with the events undone from the last to the first. Memory that is
+    freed before the step ends, and was not noted, is an activation or a temporary; unknown memory that stays is "kept".
 
-    Weights of 8 bytes at place 1 stay; 6 bytes of activations come at 2, and go while 8 of gradients come at 3:
+    Weights of 8 bytes at place 1 stay; 6 bytes of activations are allocated at 2, and freed after 8 of gradients at 3:
 
     >>> trace = Trace([(2, 6), (3, 8), (2, -6)], {1: 8, 3: 8}, {1: "weights", 3: "gradients"}, noted={})
     >>> at_peak(trace)
@@ -148,11 +148,11 @@ def at_peak(trace: Trace) -> tuple[dict[str, int], int]:
 
 
 def of_snapshot(snapshot: dict, device: int) -> tuple[list[Event], dict[int, int]]:
-    """(events, what is there afterwards) of one GPU, from `torch.cuda.memory._snapshot()`, documented in
+    """(events, the blocks afterwards) of one GPU, from `torch.cuda.memory._snapshot()`, documented in
     https://docs.pytorch.org/docs/stable/torch_cuda_memory.html.
 
-    Sizes are those asked for; blocks are larger by up to 511 bytes. Memory counts as free from the moment its tensor is
-    gone, though a stream may still use it.
+    Sizes are the requested ones; blocks are larger by up to 511 bytes. Memory counts as free as soon as its tensor is
+    deleted, although a stream may still use it.
 
     >>> actions = ("segment_alloc", 2097152), ("alloc", 100), ("free_requested", 100), ("free_completed", 100)
     >>> trace = [{"action": action, "addr": 0, "size": size, "time_us": 7} for action, size in actions]
@@ -183,10 +183,10 @@ def of_snapshot(snapshot: dict, device: int) -> tuple[list[Event], dict[int, int
 
 
 def with_sizes(trace: Trace, kind: str, sizes: Iterable[int], complete: bool) -> Trace:
-    """The trace with memory of a kind of which only the sizes are known, such as a backend's buckets.
+    """The trace with memory of a kind whose sizes only are known, such as a backend's buckets.
 
-    complete: the trace has everything that stays. The profiler of a CPU does not show blocks that were there before;
-    then what is not found is added.
+    complete: the trace has all persistent blocks. The profiler of a CPU does not show earlier blocks; then missing ones
+    are added.
 
     >>> trace = Trace([], {1: 8, 2: 8}, {1: "weights"}, {})
     >>> [at_peak(with_sizes(trace, "buckets", [8, 5], complete))[0] for complete in (True, False)]
@@ -211,8 +211,8 @@ def of_gpu(
     """All parts of a GPU's memory in bytes, which add up to NVML's value for the device; and notes.
 
     tensors: bytes by kind. reserved: by torch's allocator. process, device: NVML's values, or None: then that part is
-    left out with a note. A value that is smaller than what it contains gives a part of 0 and a note: the values are not
-    of one moment.
+    left out with a note. A value that is smaller than its parts gives a part of 0 and a note: the values were read at
+    different moments.
 
     >>> of_gpu({"weights": 5, "activations": 3}, reserved=10, process=14, device=15)[0]
     {'weights': 5, 'activations': 3, 'cache': 2, 'context, libraries': 4, 'other processes': 1}

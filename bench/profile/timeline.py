@@ -1,14 +1,14 @@
 """The timeline of one step on one rank, run once more after the timed ones under torch.profiler. Its lanes of spans:
 
-- phase          what the training loop says it is doing;
-- compute        when the process's own threads (CPU) or the streams that the model runs on (CUDA) are busy;
+- phase          the phases of the training loop;
+- compute        when the process's own threads (CPU) or the model's streams (CUDA) are busy;
 - communication  one span per bucket (DDP), a fused reduction (Horovod) or another exchange, with its bytes;
 - dp             the parts of DataParallel's forward.
 
 A lane is a thread or a stream; those that compute are found by ranges and a small addition of our own that run there.
 NCCL's kernels are recognised by name, because a collective without overlap (OVERLAP=0, NORM=sync) runs on the model's
-own stream. A hook around DDP's own notes when buckets are launched and done. Horovod's background thread is read from
-the file that Horovod writes. An error here becomes a note; errors of the step and of collectives are raised.
+own stream. A hook around DDP's own one records when buckets are launched and done. Horovod's background thread is read
+from the file that Horovod writes. An error here becomes a note; errors of the step and of collectives are raised.
 """
 
 import contextlib
@@ -27,19 +27,19 @@ from bench.measure import steady
 from bench.measure.clock import moment
 from bench.profile.horovod_timeline import BEGIN, END, engine_offset, fusions, is_mark, read_engine
 
-MARK = "bench: clock mark"  # our own range: it says which thread is ours, and what torch's clock shows
+MARK = "bench: clock mark"  # our own range: it identifies our thread and torch's clock
 GAP_S = 1e-4  # compute spans with a shorter gap are one
 MOST_SPANS = 200  # of one lane on one rank; with more, wider gaps are closed
-PATIENCE_S = 5.0  # for a file to be closed or a callback to be called
-PHASES = {"waiting for data": "data wait", "optimizer step": "optimizer"}  # the loop's words: the timeline's
-NCCL = ("ncclDevKernel", "ncclKernel")  # how the names of its kernels begin, from 2.19 on and before
-PROFILED_STEPS = 2  # that `record` takes: one to get used to the profiler, one to show
+PATIENCE_S = 5.0  # limit for closing a file or calling a callback
+PHASES = {"waiting for data": "data wait", "optimizer step": "optimizer"}  # the loop's names: the timeline's
+NCCL = ("ncclDevKernel", "ncclKernel")  # prefixes of its kernels, from 2.19 on and before
+PROFILED_STEPS = 2  # of `record`: one to warm the profiler up, one to show
 
 
 class StepTimeline:
-    """Watches one step; before and after it, every hook only checks whether it is on.
+    """Records one step; before and after it, every hook only checks whether it is active.
 
-    device: of this process; devices: all that it uses. On CUDA, times are those of the device's current stream.
+    device: of this process; devices: all used ones. On CUDA, times are those of the device's current stream.
     """
 
     def __init__(self, device: torch.device, devices: list[torch.device] | None = None):
@@ -48,12 +48,12 @@ class StepTimeline:
         self.on = False
         self.spans = []  # (lane, name, start, end, bytes); start and end from now()
         self.notes = []
-        self.current = None  # the phase that has begun: (name, start)
+        self.current = None  # the current phase: (name, start)
         self.launched = self.done = 0  # buckets
         self.sending = None  # when the last bucket was launched or done
         self.waits = []  # (start, end) in which the main thread was inside a call that communicates
         self.all_threads = False  # whether threads besides the main one compute
-        self.engine = None  # Horovod's marker and stop, and the times of the markers
+        self.engine = None  # Horovod's marker and stop functions, and the times of the markers
         self.marks = []  # (before, after) of each MARK, in perf_counter's seconds
         self.origin = self.origin_s = self.end = None
 
@@ -81,10 +81,10 @@ class StepTimeline:
                 self.waits.append((start, end))
 
     def watch_buckets(self, hook, waits: bool = False):
-        """A DDP communication hook that does what ``hook`` does and notes when each bucket is launched and done.
+        """A DDP communication hook that calls ``hook`` and records when each bucket is launched and done.
 
-        waits: the hook sends nothing before it has the last bucket, and then one bucket after the other. The bytes are
-        those of the gradients; a hook that compresses sends fewer.
+        waits: the hook sends nothing before the last bucket, and then one bucket after the other. The bytes are those
+        of the gradients; a compressing hook sends fewer.
         """
 
         def watched(state, bucket):
@@ -122,8 +122,8 @@ class StepTimeline:
         self.engine = {"marker": marker, "stop": stop, "writes": writes, "path": path}
 
     def record(self, run_step, barrier, profiled: bool = True) -> None:
-        """Run PROFILED_STEPS steps with ``run_step`` and watch the last. ``barrier``: all ranks begin it together.
-        profiled: False where the caller reports computation itself (``add_busy``).
+        """Run PROFILED_STEPS steps with ``run_step`` and record the last. ``barrier``: all ranks begin it together.
+        profiled: False if the caller reports computation itself (``add_busy``).
 
         Raises only what ``run_step``, ``barrier`` or a marker raises.
         """
@@ -150,7 +150,7 @@ class StepTimeline:
             self.attempt("Horovod's timeline could not be read", self.add_engine)
 
     def result(self, step: int) -> dict:
-        """The record's ``samples[r].timeline``, and the clock by which ``share_communication`` aligns ranks."""
+        """The record's ``samples[r].timeline``, and the clock with which ``share_communication`` aligns ranks."""
         rows = self.attempt("the spans' times could not be read", self.rows) or []
         engine_s = self.engine.get(BEGIN, (0, 0))[1] if self.engine else None
         clock = {"host": steady.this_boot(), "origin_s": self.origin_s, "engine": engine_s}
@@ -185,7 +185,7 @@ class StepTimeline:
                 torch.cuda.synchronize(device)
 
     def wait_for_buckets(self) -> None:
-        """The last callback of a bucket may come a moment after the gradients are there."""
+        """The last callback of a bucket may come shortly after the gradients are ready."""
         deadline = time.monotonic() + PATIENCE_S
         while self.done < self.launched and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -221,9 +221,9 @@ class StepTimeline:
             self.add_busy(name, [(max(start, step[0]), min(end, step[1])) for start, end in busy], len(lanes))
 
     def add_busy(self, name: str, busy: list[tuple[float, float]], lanes: int = 1) -> None:
-        """The compute lane of one of so many threads or devices; busy: in seconds of perf_counter."""
+        """The compute lane of one of N threads or devices; busy: in seconds of perf_counter."""
         busy = compact(busy, GAP_S, MOST_SPANS // lanes)
-        if not self.on_gpu:  # an operator of backward may hold a hook, and that a wait: a wait is no computation
+        if not self.on_gpu:  # an operator of backward may contain a hook that waits: a wait is not computation
             busy = without(busy, self.waits)
         self.spans += [("compute", name, start, end, None) for start, end in busy]
 
@@ -239,7 +239,7 @@ class StepTimeline:
         return {names[thread]: lane for thread, lane in sorted(lanes.items(), key=lambda item: names[item[0]])}
 
     def device_lanes(self, events: list, marks: list) -> dict[str, list]:
-        """By device what ran on the streams of our additions, without NCCL's kernels."""
+        """By device the work on the streams of our additions, without NCCL's kernels."""
         window = marks[0].time_range.start, marks[-1].time_range.end
         on_device = [e for e in events if is_device(e) and not getattr(e, "is_user_annotation", False)]
         ours = {stream(e) for e in on_device if window[0] <= e.time_range.start <= window[1]}
@@ -264,7 +264,7 @@ class StepTimeline:
         within(PATIENCE_S, self.engine["stop"])
         path = Path(self.engine["path"])
         text = path.read_text()
-        path.unlink()  # before it is read: it may be broken
+        path.unlink()  # before it is read: it may be damaged
         tensors, epoch_s = read_engine(text)
         offset = engine_offset(tensors, epoch_s - epoch_offset, self.engine[BEGIN], self.engine[END])
         last = self.origin_s + self.since(self.end)
@@ -291,7 +291,7 @@ def stream(event) -> tuple:
 
 
 def clock_offset(seen: list[tuple], timed: list[tuple]) -> float:
-    """Seconds from the first clock to the second, by the shortest of the ranges that both have timed.
+    """Seconds from the first clock to the second, by the shortest range that both have timed.
 
     >>> clock_offset([(10.0, 10.2), (11.02, 11.04)], [(20.0, 20.9), (21.01, 21.05)])
     10.0
@@ -314,7 +314,7 @@ def compact(intervals: list[tuple[float, float]], gap: float, most: int) -> list
 
 
 def without(intervals: list[tuple[float, float]], holes: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Intervals less what is in the holes.
+    """Intervals without the holes.
 
     >>> without([(0, 5), (6, 8)], [(1, 2), (4, 7)])
     [(0, 1), (2, 4), (7, 8)]
@@ -326,7 +326,7 @@ def without(intervals: list[tuple[float, float]], holes: list[tuple[float, float
 
 
 def within(limit_s: float, action) -> None:
-    """Call ``action`` for at most ``limit_s`` seconds; raises TimeoutError after that, and what it raises."""
+    """Call ``action`` for at most ``limit_s`` seconds; raises TimeoutError after that, and its own errors."""
     errors = []
 
     def run():

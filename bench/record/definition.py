@@ -76,7 +76,7 @@ class Environment(TypedDict, total=False):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """One machine of a run; on a single machine only the ranks. Older records have the offset of its clock."""
+    """One machine of a run; on a single machine only the ranks. Older records contain the offset of its clock."""
 
     ranks: list[Count]
     environment: Environment | UnsetType = UNSET  # absent for the first machine: it is the record's
@@ -196,7 +196,7 @@ class Sample(Timed, frozen=True, kw_only=True):
 
     pid: Count
     loader_workers: FewOrNone
-    moments: dict[str, AboveZero]  # seconds since 1970, steady: see MOMENTS
+    moments: dict[str, AboveZero]  # seconds since 1970, monotonic: see MOMENTS
     first_indices: Annotated[list[Count], Meta(min_length=1)]  # the examples of the first step
     # One number a step for its examples; the ranks' numbers add up, modulo 2^48, to the global batch's.
     batch_fingerprints: Annotated[list[Count], Meta(min_length=1)]

@@ -17,7 +17,7 @@ from bench.record.disturbance import LABEL, disturbances_of, disturbed
 from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
-COMPUTE = ("python", "torch", "horovod", "numpy", "cuda", "cudnn", "nccl")  # what computes, and talks
+COMPUTE = ("python", "torch", "horovod", "numpy", "cuda", "cudnn", "nccl")  # libraries that compute and communicate
 CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
 # Options that a table of runs shows in columns and names of their own, and those that change neither work nor speed.
 IN_COLUMNS = {"mode", "num_devices", "device", "share_gpu", "model", "layers", "width", "data", "image_size", "context",
@@ -119,7 +119,7 @@ def memory_cell(devices: list[dict]) -> str:
 
 
 def devices_cell(record: Record) -> str:
-    """The number of devices; of ranks that share a GPU that they do, for they are not as many devices."""
+    """The number of devices; for ranks that share a GPU also that they do."""
     count = record.num_devices if record.ok else record.config.num_devices
     return f"{count} on one GPU" if record.config.share_gpu else str(count)
 

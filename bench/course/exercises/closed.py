@@ -2,7 +2,7 @@
 its hidden tests.
 
 Copied as ``sitecustomize.py`` to where the kernel and its Python children find it, so it imports nothing of this
-project. It blocks easy access only; it is not a sandbox: other programs that an answer starts are not checked.
+project. It blocks only easy access; it is not a sandbox: other programs that an answer starts are not checked.
 """
 
 import os

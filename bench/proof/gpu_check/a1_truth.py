@@ -1,4 +1,4 @@
-"""Part A1: clocks, memory, data and the computation of each engine on this GPU.
+"""Part A1: clocks, memory, data and the computation of each backend on this GPU.
 
 ``nn.DataParallel`` with one device calls its module directly, so it gets the GPU twice.
 """

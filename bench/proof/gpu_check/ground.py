@@ -51,8 +51,8 @@ def lacking(needs: tuple[str, ...], gpus: list[Gpu]) -> str:
 
 
 class Ground:
-    """asked: the options, of which only CHOSEN differ from the defaults. runs: hash of options -> folder in OUT.
-    device: "cpu" in tests of a check."""
+    """asked: the options; only CHOSEN differ from the defaults. runs: hash of options -> folder in OUT. device: "cpu"
+    in tests of a check."""
 
     def __init__(self, asked: RunConfig, num_gpus: int = 1, runs: dict[str, str] | None = None, device: str = "cuda"):
         self.asked, self.num_gpus, self.runs, self.device = asked, num_gpus, dict(runs or {}), device

@@ -62,8 +62,8 @@ class Findings:
                 for options, folder in found["runs"].items()}  # fmt: skip
 
     def add(self, found: dict) -> None:
-        """Save a finding beside those that a call for another part has written. One that was not exercised does not
-        replace an answer, even of other code."""
+        """Save a finding next to those of calls for other parts. One that was not exercised does not replace an answer,
+        even of other code."""
         place, self.found = (found["part"], found["check"]), self.read()
         if found["outcome"] == NOT_EXERCISED and self.found.get(place, found)["outcome"] != NOT_EXERCISED:
             return

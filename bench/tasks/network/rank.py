@@ -67,7 +67,7 @@ def measure(operation: Operation, mode, plan: Plan, status: StatusWriter) -> dic
     import torch
 
     def block(tensor, times: int) -> float:
-        status.phase("running")  # a sign of progress
+        status.phase("running")  # a heartbeat
         return seconds_of(operation.once, tensor, times, mode)
 
     blocks, left_out = first_pass(operation, mode, plan, block)
