@@ -7,13 +7,13 @@ from bench.predict.emulation.record import EmulationRecord, checked
 from bench.predict.pictures.points import Asked
 from bench.predict.step import profile as profiles
 from bench.predict.step.engines import ENGINES
-from bench.predict.step.link import Link, said
+from bench.predict.step.link import Link, parse_link
 from bench.predict.step.profile import Profile
 from bench.record.view import Record
 from tests import emulations, records
 from tests import profiles as made_up
 
-LINK = said("1gbit,50us", "gloo")
+LINK = parse_link("1gbit,50us", "gloo")
 LABEL = "2 namespaces of one machine, links limited to 1 Gbit/s"
 SPANS = (("phase", "forward", 0.0, 0.1, None), ("phase", "backward", 0.1, 0.5, None),
          ("phase", "optimizer", 0.5, 0.52, None), ("compute", "main thread", 0.0, 0.3, None),

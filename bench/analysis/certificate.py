@@ -255,7 +255,7 @@ def judge(
 ) -> Fact:  # fmt: skip
     """One line, from the value that ``read`` gives for each record. The rest: as in ``Rules``."""
     found = {label: [(read(record), record) for record in records] for label, records in programs.items()}
-    values = {label: said([value for value, _ in seen]) for label, seen in found.items()}
+    values = {label: value_text([value for value, _ in seen]) for label, seen in found.items()}
     everything = [pair for seen in found.values() for pair in seen]
     distinct = {value for value, _ in everything}
     if None in distinct:
@@ -284,7 +284,7 @@ def same_in_groups(pairs: list[tuple], group: Callable) -> bool:
     return len({(group(record), value) for value, record in pairs}) == len({group(record) for _, record in pairs})
 
 
-def said(seen: list) -> str:
+def value_text(seen: list) -> str:
     """The values of a program as text: one if all its rounds agree. Hashes are cut to eight digits."""
     texts = [UNKNOWN if value is None else str(value) for value in seen]
     texts = list(dict.fromkeys(text[:8] if len(text) == 64 else text for text in texts))
@@ -313,8 +313,12 @@ def several_machines(programs: Programs) -> list[Fact]:
         return []
     apart = {label: dict.fromkeys(s for r in found for s in differing_nodes(r)) for label, found in programs.items()}
     alike = {label: "; ".join(sentences) or "alike" for label, sentences in apart.items()}
-    networks = {label: said([record.network or "not named" for record in found]) for label, found in programs.items()}
-    places = {label: said([where(record) or "one machine" for record in found]) for label, found in programs.items()}
+    networks = {
+        label: value_text([record.network or "not named" for record in found]) for label, found in programs.items()
+    }
+    places = {
+        label: value_text([where(record) or "one machine" for record in found]) for label, found in programs.items()
+    }
     of_size = {(record.num_devices, where(record)) for record in records}
     placed = ("differs", "the same number of devices was on different machines")
     if len(set(places.values())) == 1:
@@ -344,7 +348,7 @@ def other_options(programs: Programs, rules: Rules) -> Fact:
         return " ".join(f"{n}={v}" for n in rest if (v := getattr(record.config, n)) != UNSET[n]) or "defaults"
 
     found = {label: list(map(given, records)) for label, records in programs.items()}
-    values = {label: said(texts) for label, texts in found.items()}
+    values = {label: value_text(texts) for label, texts in found.items()}
     if len({text for texts in found.values() for text in texts}) == 1:
         return Fact("other options", values, "equal")
     return Fact("other options", values, "differs", "the configurations have different options")
@@ -352,7 +356,7 @@ def other_options(programs: Programs, rules: Rules) -> Fact:
 
 def injected_mistakes(programs: Programs, rules: Rules) -> Fact:
     """MISTAKE in any program makes a comparison unfair, even if all have it; except in a study of mistakes."""
-    values = {label: said([record.config.mistake for record in records]) for label, records in programs.items()}
+    values = {label: value_text([record.config.mistake for record in records]) for label, records in programs.items()}
     name = "injected mistakes"
     if set(values.values()) <= {"none"}:
         return Fact(name, values, "equal")

@@ -24,7 +24,7 @@ class Pair:
     b: str
     comparison: stats.Comparison
     certificate: Certificate
-    settled: int | None = None  # of ROUNDS=auto: the interim analysis that gave this pair its verdict
+    decided_after: int | None = None  # of ROUNDS=auto: the interim analysis that gave this pair its verdict
 
     @property
     def flagged(self) -> bool:
@@ -50,12 +50,12 @@ class Result:
                 return pair
         raise KeyError((a, b))
 
-    def holding(self) -> list[bool]:
-        return stats.hold_together([pair.comparison for pair in self.pairs])
+    def significant(self) -> list[bool]:
+        return stats.significant_after_holm([pair.comparison for pair in self.pairs])
 
-    def together(self) -> str:
+    def holm_summary(self) -> str:
         """How many verdicts are significant after Holm correction, in words; empty for a single pair."""
-        judged = list(zip(self.pairs, self.holding(), strict=True))
+        judged = list(zip(self.pairs, self.significant(), strict=True))
         alone = [pair for pair, holds in judged if not holds and pair.comparison.verdict in stats.VERDICTS]
         count = len(alone) + sum(holds for _, holds in judged)
         if not count or len(judged) < 2:
@@ -67,8 +67,8 @@ class Result:
         if not self.suite.looks:
             return ""
         groups = {}
-        for pair in sorted(self.pairs, key=lambda pair: pair.settled or math.inf):
-            groups.setdefault(pair.settled, []).append(f"{pair.b} / {pair.a}")
+        for pair in sorted(self.pairs, key=lambda pair: pair.decided_after or math.inf):
+            groups.setdefault(pair.decided_after, []).append(f"{pair.b} / {pair.a}")
         return "; ".join(
             f"{f'verdict after {n} rounds' if n else 'no verdict'}: {', '.join(pairs)}" for n, pairs in groups.items()
         )
@@ -116,10 +116,10 @@ def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
         ])  # fmt: skip
     looks = len(other.first.looks) or 1
     found = stats.compare_rounds(one.throughputs, other.throughputs, looks=looks, disturbed=suite.disturbed)
-    return Pair(a, b, found, certificate, settled(one, other, found) if suite.looks else None)
+    return Pair(a, b, found, certificate, deciding_analysis(one, other, found) if suite.looks else None)
 
 
-def settled(a: Program, b: Program, found: stats.Comparison) -> int | None:
+def deciding_analysis(a: Program, b: Program, found: stats.Comparison) -> int | None:
     """The interim analysis that gave a pair its verdict; the last one is after the last round."""
     if found.verdict == "disturbed":
         return None

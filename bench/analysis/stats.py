@@ -168,7 +168,7 @@ def tost_p(mean: float, error: float, df: int, margin: float) -> float:
     return (1 - inner) / 2 if distance > 0 else (1 + inner) / 2
 
 
-def hold_together(found: list[Comparison]) -> list[bool]:
+def significant_after_holm(found: list[Comparison]) -> list[bool]:
     """Which verdicts are significant after Holm correction over all these comparisons.
 
     Holm's method over all tests of "no difference", and separately over all tests of a tie: at most 5 % of such tables

@@ -78,7 +78,7 @@ def canvas(
     head = [(line, TITLE, BLACK) for line in wrapped(title, TITLE, weight="bold")]
     head += [(line, TEXT, RED) for line in wrapped(flag(certificate), TEXT, weight="bold")]
     head += [(line, TEXT, GREY) for line in wrapped(disturbed, TEXT, weight="bold")]
-    foot = [line for sentence in (*more, *standing(suite, n)) for line in wrapped(sentence, SMALL)]
+    foot = [line for sentence in (*more, *provenance_lines(suite, n)) for line in wrapped(sentence, SMALL)]
     head_height = sum(size for _, size, _ in head) * LINE / 72 + MARGIN
     foot_height = len(foot) * SMALL * LINE / 72 + MARGIN
     height = body_height + head_height + foot_height
@@ -154,7 +154,7 @@ def to_grey(figure) -> None:
             getattr(artist, f"set_{part}")((level, level, level, alpha))
 
 
-def standing(suite, n: str | None = None) -> list[str]:
+def provenance_lines(suite, n: str | None = None) -> list[str]:
     """The provenance in every figure: machine and versions, emulation of devices, n (the suite's rounds)."""
     if suite is None:
         return []

@@ -175,7 +175,7 @@ def pairs_grid(result) -> Grid:
             ("significant after\nHolm correction", False)]  # fmt: skip
     head += [("verdict after", True)] if result.suite.looks else []
     rows = []
-    for pair, holds in zip(result.pairs, result.holding(), strict=True):
+    for pair, holds in zip(result.pairs, result.significant(), strict=True):
         found = pair.comparison
         flag = " (not a fair comparison)" if pair.flagged else ""
         rows.append([
@@ -183,7 +183,7 @@ def pairs_grid(result) -> Grid:
             f"{found.hl_ratio:.3f}", words.span(found.hl_low, found.hl_high), f"{found.p:.3f}", str(found.n),
             found.verdict + flag, "yes" if holds else "no" if found.verdict in stats.VERDICTS else "",
         ])  # fmt: skip
-        rows[-1] += [f"{pair.settled} rounds" if pair.settled else ""] if result.suite.looks else []
+        rows[-1] += [f"{pair.decided_after} rounds" if pair.decided_after else ""] if result.suite.looks else []
     many = f". Significant after Holm correction over all {len(rows)} pairs" if len(rows) > 1 else ""
     return Grid(head, rows, f"Ratio of throughput, paired by round{many}")
 

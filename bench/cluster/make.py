@@ -146,8 +146,8 @@ def main(words: list[str]) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code
     enter = [sys.executable, "-m", "bench.cluster.enter", plan.names[0], "sh", "-c", command]
-    child, told = subprocess.Popen(enter, preexec_fn=lambda: take(terminal)), threading.Event()
-    threading.Thread(target=obey, args=(pipe, child.pid, folder, told), daemon=True).start()
+    child, told = subprocess.Popen(enter, preexec_fn=lambda: take_terminal(terminal)), threading.Event()
+    threading.Thread(target=forward_signals, args=(pipe, child.pid, folder, told), daemon=True).start()
     pid = None
     while pid != child.pid:  # the first process of a PID namespace inherits all orphans
         pid, status = os.wait()
@@ -158,7 +158,7 @@ def main(words: list[str]) -> int:
     return 128 - code if code < 0 else code
 
 
-def take(terminal: int | None) -> None:
+def take_terminal(terminal: int | None) -> None:
     """In the command before it starts: its own process group gets the terminal. Ctrl-Z is ignored, because nobody could
     continue a stopped cluster."""
     os.setpgrp()
@@ -168,7 +168,7 @@ def take(terminal: int | None) -> None:
             os.tcsetpgrp(terminal, os.getpid())
 
 
-def obey(pipe: int, command: int, folder: Path, told: threading.Event) -> None:
+def forward_signals(pipe: int, command: int, folder: Path, told: threading.Event) -> None:
     """Forward signals from the pipe to the command's process group. A closed pipe means that the process outside is
     gone. GRACE_S after the signal this process ends, and with it the namespace."""
 
@@ -202,7 +202,7 @@ def build(plan: Cluster, folder: Path) -> None:
     """Make the nodes and the network between them. Raises UserError when a step fails."""
     do("ip", "link", "add", "name", "switch", "type", "bridge")
     do("ip", "link", "set", "switch", "up")
-    pids = [hold() for _ in plan.names]
+    pids = [start_node() for _ in plan.names]
     for number, (name, pid) in enumerate(zip(plan.names, pids, strict=True)):
         port, address = f"port{number + 1}", plan.addresses[number]
         do("ip", "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
@@ -224,7 +224,7 @@ def build(plan: Cluster, folder: Path) -> None:
     plan.describe(folder, pids, plan.cores(usable()))
 
 
-def hold() -> int:
+def start_node() -> int:
     """Start the process that keeps a node's namespaces alive; its pid."""
     words = ["unshare", "--net", "--uts", "--mount", "sh", "-c", "echo; exec sleep infinity"]
     holder = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)

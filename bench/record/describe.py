@@ -171,14 +171,14 @@ def memory_sentences(record: Record) -> list[str]:
     said = [f"memory by what it is for: {found[0]['source']}"] if "gib" in found[0] else []
     said += dict.fromkeys(note for parts in found for note in parts["notes"])
     if record.mode.one_process and len(found) > 1 and all("gib" in parts for parts in found):
-        said.append(fuller(record.config.mode, found[0]["gib"], found[1]["gib"]))
+        said.append(memory_difference(record.config.mode, found[0]["gib"], found[1]["gib"]))
     return said
 
 
-def fuller(mode: str, first: dict[str, float], second: dict[str, float]) -> str:
+def memory_difference(mode: str, first: dict[str, float], second: dict[str, float]) -> str:
     """How much more one device holds than another. first, second: GiB by purpose.
 
-    >>> fuller("dp", {"weights": 1.0, "activations": 4.0}, {"activations": 4.0, "replicas": 0.5})
+    >>> memory_difference("dp", {"weights": 1.0, "activations": 4.0}, {"activations": 4.0, "replicas": 0.5})
     'dp: device 0 holds 0.500 GiB more than device 1: weights +1.000, replicas -0.500'
     """
     more = surplus(first, second)
@@ -278,7 +278,7 @@ def did_not_fit(failure: dict) -> bool:
     return failure["kind"] == "raised" and bool(NO_MEMORY.search(failure["message"]))
 
 
-def misfits(failed: list[Record], good: list[Record]) -> list[str]:
+def oom_notes(failed: list[Record], good: list[Record]) -> list[str]:
     """A sentence for each arm that did not fit into the memory of a device, at all or in one pass."""
     found = []
     for name in dict.fromkeys(record.program for record in failed if record.failure and did_not_fit(record.failure)):

@@ -78,7 +78,7 @@ def facts_of_suite(suite: Suite, suites: list[Suite]) -> dict:
         "looks": len(suite.looks) or 1,
         "source": f"measured: {suite.id}, n = {suite.n}; {suite.machine}",
         "unfair": style.flag(study_of(suite).result(suite).certificate),
-        "said": (*describe.misfits(suite.failed, suite.records), *describe.cautions(suite.records)),
+        "said": (*describe.oom_notes(suite.failed, suite.records), *describe.cautions(suite.records)),
     }  # fmt: skip
 
 

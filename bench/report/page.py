@@ -76,7 +76,7 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
         if not advice["withheld"]:  # the figure states each pair next to it
             first["answers"] = [line for line in first["answers"] if line not in first["drawn"]]
     lines = [line_of(suite) for suite in reversed(suites) if suite not in kept]
-    measured = {name: (found, network_result.standing(found)[0])
+    measured = {name: (found, network_result.provenance_lines(found)[0])
                 for name, found in networks_by_suite(networks).items()}  # fmt: skip
     newest = {(standing, describe.machine_line(found[0])): found for found, standing in measured.values()}
     lines += [f"{name}: messages; {standing}; n = {found[0].plan.rounds}"
@@ -161,7 +161,7 @@ def section(suite: Suite, twin: bool = False) -> dict:
         "question": study.question_of(suite),
         "warning": study.warning(suite),
         "said": study.said(suite),
-        "standing": style.standing(suite),
+        "standing": style.provenance_lines(suite),
         "disturbance": suite.disturbance,
         "quiet": "" if suite.first.config.epochs else undisturbed(suite.records)[1],
         "advice": None,
@@ -206,10 +206,10 @@ def network_section(records: list) -> dict:
     name = records[0].suite
     return {
         "id": name,
-        "heading": f"Network: {network_result.standing(records)[0]}",
+        "heading": f"Network: {network_result.provenance_lines(records)[0]}",
         "question": "How long do messages take, and how many bytes per second go through?",
         "answers": network_result.answer(records),
-        "standing": network_result.standing(records),
+        "standing": network_result.provenance_lines(records),
         "notes": network_result.disturbed(records),
         "pictures": [picture(name, title, figure) for title, figure in network_result.figures(records).items()],
         "tables": network_result.grids(records),
@@ -233,7 +233,7 @@ def notes(suite: Suite) -> list[str]:
     if suite.left_out:
         found.append(f"{len(suite.left_out)} runs of repeated or incomplete rounds do not count.")
     if failed := [record for record in suite.failed if not record.failed_on_purpose]:
-        found += [f"{len(failed)} runs failed: see below.", *describe.misfits(failed, suite.records)]
+        found += [f"{len(failed)} runs failed: see below.", *describe.oom_notes(failed, suite.records)]
     return [*found, *describe.cautions(suite.records), *study_of(suite).notes(suite), *dict.fromkeys(suite.first.notes)]
 
 

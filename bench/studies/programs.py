@@ -78,7 +78,7 @@ def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> li
 
     modes = []
     for mode in (mode for mode in TRAINABLE if mode in among):
-        why = unavailable(MODES[mode], config) or impossible(config, mode)
+        why = unavailable_reason(MODES[mode], config) or impossible(config, mode)
         if MODES[mode].needs and not why and config.hosts:
             try:
                 resources(in_mode(config, mode))
@@ -93,7 +93,7 @@ def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> li
     return modes
 
 
-def unavailable(info: ModeInfo, config: RunConfig) -> str:
+def unavailable_reason(info: ModeInfo, config: RunConfig) -> str:
     """Why a mode's ranks cannot be started here, to follow its name; "" if they can."""
     from bench.launch.engines import ENGINES
 

@@ -93,7 +93,7 @@ def inside(asked: RunConfig, profile: profiles.Profile, dilate: float) -> int:
         with LiveProgress(config, console, "emulate") as watch:
             path = launch(config, watch)
     record = records.load(path)
-    tables.print_lines(console, records.standing(record))
+    tables.print_lines(console, records.provenance_lines(record))
     tables.print_grid(console, records.grid(record))
     tables.print_lines(console, records.answer(record))
     print(f"record: {path}", flush=True)

@@ -46,7 +46,7 @@ def run(args) -> int:
         console.print(sentence, markup=False)
 
     with signals_as_interrupt():
-        results = runner.carry_out(modules, asked, gpus, budget_s, say)
+        results = runner.run_checks(modules, asked, gpus, budget_s, say)
     print_grid(console, runner.table(results))
     print(f"{runner.counted(results)}: {Path(asked.out).resolve() / runner.FILE}")
     return ExitCode.FAILED if any(found["outcome"] == FAILED for found in results) else ExitCode.DONE

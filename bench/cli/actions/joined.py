@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.cli.actions.joined_rank import JoinedRank, heard
+from bench.cli.actions.joined_rank import JoinedRank, wait_for_rank0
 from bench.cli.actions.run_output import announce
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
@@ -148,7 +148,7 @@ def refused(meeting: joining.Meeting, error: BenchError) -> int:
     if not meeting.failures():
         user_error = isinstance(error, UserError)
         meeting.fail(joining.report_of(meeting.seat.rank, "raised", user_error, str(error), ""))
-    if meeting.seat.rank == 0 or not heard(meeting):
+    if meeting.seat.rank == 0 or not wait_for_rank0(meeting):
         print(f"bench: {printable(str(error))}", file=sys.stderr, flush=True)
     if meeting.seat.rank == 0:
         meeting.tell("said", True)

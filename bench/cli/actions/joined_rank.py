@@ -49,7 +49,7 @@ class JoinedRank(Rank):
             self.meeting.tell("done", left)
         else:
             said = "" if self.shared else self.return_files()
-            unheard = self.failed is None or "unheard" in self.failed or not heard(self.meeting)
+            unheard = self.failed is None or "unheard" in self.failed or not wait_for_rank0(self.meeting)
             said += f"bench: rank {self.rank}: {printable(self.failed['message'])}\n" if self.failed and unheard else ""
         if said:
             self.speak()
@@ -104,7 +104,7 @@ class JoinedRank(Rank):
         launcher.fail(self.run_dir, self.config, self.started, error.failure, machine=self.machine)
 
 
-def heard(meeting: joining.Meeting) -> bool:
+def wait_for_rank0(meeting: joining.Meeting) -> bool:
     """Whether rank 0 has printed, within the time that it needs, how the run ended."""
     try:
         deadline = time.monotonic() + QUIET_S + GRACE_S

@@ -12,7 +12,7 @@ from bench.launch.devices import choose_device, remarks
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.measure import node
-from bench.studies.programs import unavailable
+from bench.studies.programs import unavailable_reason
 from bench.studies.rounds import new_suite
 from bench.tasks.network import plan as plans
 from bench.tasks.network import result
@@ -74,7 +74,7 @@ def chosen(console, asked: RunConfig, names: str | None) -> dict[str, RunConfig]
     configs = {}
     for backend in dict.fromkeys(wanted):
         line = BACKENDS[backend]
-        if why := unavailable_reason(line, device, asked):
+        if why := why_backend_missing(line, device, asked):
             if names is not None:
                 raise UserError(f"BACKENDS={backend} {why}")
             if line.device != "cuda" or device == "cuda":
@@ -96,15 +96,15 @@ def of_backend(asked: RunConfig, backend: Backend) -> RunConfig:
     return dataclasses.replace(asked, **changes)
 
 
-def unavailable_reason(backend: Backend, device: str, asked: RunConfig) -> str:
+def why_backend_missing(backend: Backend, device: str, asked: RunConfig) -> str:
     """Why a backend is not available, to follow its name; "" if it is."""
     if backend.device == "cuda" and (device == "cpu" or asked.share_gpu):
         return "needs one GPU per rank, but this run uses no GPU"
-    return unavailable(backend.info, dataclasses.replace(asked, device=device))
+    return unavailable_reason(backend.info, dataclasses.replace(asked, device=device))
 
 
 def show(console, records: list[NetworkRecord]) -> None:
-    for line in result.standing(records):
+    for line in result.provenance_lines(records):
         console.print(line, style="bold")
     for grid in result.grids(records):
         tables.print_captioned(console, grid)

@@ -23,7 +23,7 @@ from bench.measure import cgroup
 from bench.measure.environment import usable_cores
 from bench.measure.memory import read_pss, read_rss
 from bench.profile.memory_parts import CONTEXT
-from bench.record.describe import fuller, used_gpus
+from bench.record.describe import memory_difference, used_gpus
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.studies.programs import modes_of
@@ -62,7 +62,7 @@ def run(args) -> int:
             batches.append(str(most))
             moments.append(device.moment)
         if MODES[config.mode].one_process and len(devices) > 1:
-            said.append(fuller(config.mode, in_gib(devices[0]), in_gib(devices[1])))
+            said.append(memory_difference(config.mode, in_gib(devices[0]), in_gib(devices[1])))
     config = configs[0]
     console.print(f"{in_words(config)}\npredicted, not measured: peak memory of a step by category")
     tables.print_grid(console, tables.memory_grid(columns, more={"peak in": moments, "largest BATCH": batches},
@@ -174,7 +174,7 @@ def largest(config: RunConfig, outputs: int, limit: int) -> int:
     from bench.predict.memory.plan import largest_batch
 
     own = data_kind(config.data)[0] == OWN
-    examples = own_data(config)[1] if own else info_of(config.data).train_examples
+    examples = load_own_sizes(config)[1] if own else info_of(config.data).train_examples
     return largest_batch(config, outputs, limit, examples // config.num_devices // config.accumulate if examples
                          else MOST_BATCH)  # fmt: skip
 
@@ -183,7 +183,7 @@ def process_overhead(config: RunConfig) -> tuple[float, str]:
     """GiB of a process besides its tensors, and the source: records of this kind of GPU, or an assumption; on a CPU
     this process, which has only Python and torch in memory."""
     if config.device == "cpu":
-        return own_size() / GIB, f"{PROGRAM}: measured on this process, which has loaded both"
+        return initial_process_bytes() / GIB, f"{PROGRAM}: measured on this process, which has loaded both"
     names = {gpu.name for gpu in usable_gpus(config)} if config.device == "cuda" else set()
     seen = [(size, record.run_id) for record in records_of(config.out) if set(used_gpus(record)) & names
             and (size := context_of(record)) is not None]  # fmt: skip
@@ -197,7 +197,7 @@ def process_overhead(config: RunConfig) -> tuple[float, str]:
 
 
 @functools.cache
-def own_size() -> int:
+def initial_process_bytes() -> int:
     """Bytes of this process at the first call, so that every mode gets the same: predictions make it grow."""
     try:
         return read_pss(os.getpid())
@@ -222,7 +222,7 @@ def context_of(record: Record) -> float | None:
 
 
 @functools.cache
-def own_data(config: RunConfig) -> tuple[int, int]:
+def load_own_sizes(config: RunConfig) -> tuple[int, int]:
     """(outputs of a model, training examples) of the user's data, which are loaded."""
     import torch
 
@@ -242,7 +242,9 @@ def count_outputs(config: RunConfig) -> tuple[int, str]:
     if kind == OWN:
         from bench.workload.own import PLANNED
 
-        return own_data(config)[0], f"every example is assumed to be as large as the largest of the first {PLANNED}"
+        return load_own_sizes(config)[
+            0
+        ], f"every example is assumed to be as large as the largest of the first {PLANNED}"
     train = Path(place).expanduser() / "train"
     if kind == "imagefolder" and train.is_dir() and (found := sum(entry.is_dir() for entry in train.iterdir())):
         return found, ""

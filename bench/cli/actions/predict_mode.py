@@ -15,7 +15,7 @@ from bench.config.options import FIELDS, RunConfig
 from bench.errors import RunFailed, UserError
 from bench.launch.launcher import launch
 from bench.launch.progress_bar import LiveProgress
-from bench.predict.advice.answers import advise, standing
+from bench.predict.advice.answers import advise, provenance_lines
 from bench.predict.advice.facts import ALONE, Facts
 from bench.predict.step import link as links
 from bench.record.read import find_records
@@ -31,7 +31,7 @@ ROUNDS = 3
 def run(args) -> int:
     """Print which mode to use, and why. The folder of the records is the last line."""
     console, asked = tables.terminal(), from_arguments(args)
-    more = given(args)
+    more = parse_facts(args)
     if args.records is not None:
         refuse_runs(args)
         folder, batches = Path(args.records).expanduser(), {}
@@ -45,7 +45,7 @@ def run(args) -> int:
 
 
 def show(console, facts: Facts) -> None:
-    tables.print_lines(console, standing(facts))
+    tables.print_lines(console, provenance_lines(facts))
     if facts.unfair:
         console.print(facts.unfair, style="bold")
     for answer in advise(facts):
@@ -57,7 +57,7 @@ def show(console, facts: Facts) -> None:
 # --- what a person gives ----------------------------------------------------------------------------------------------
 
 
-def given(args) -> dict:
+def parse_facts(args) -> dict:
     """PRICE, EXAMPLES and DEVICES as fields of ``Facts``. Raises UserError, also for a link that cannot be read."""
     link_of(args, None)
     if args.devices is not None and not (args.link or args.records):
@@ -69,7 +69,7 @@ def given(args) -> dict:
 def link_of(args, facts: Facts | None) -> links.Link | None:
     """LINK; None without. Raises UserError."""
     on_gpu = facts and facts.profile and facts.profile.device == "cuda"
-    return links.said(args.link, "nccl" if on_gpu else "gloo") if args.link else None
+    return links.parse_link(args.link, "nccl" if on_gpu else "gloo") if args.link else None
 
 
 def refuse_runs(args) -> None:

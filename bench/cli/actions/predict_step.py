@@ -33,7 +33,7 @@ def run(args) -> int:
     points = points_of(args, asked)
     found, steps = forecasts(args, asked), len(asked.profile.factors)
     console = tables.terminal()
-    tables.print_lines(console, result.standing(asked.profile, asked.link))
+    tables.print_lines(console, result.provenance_lines(asked.profile, asked.link))
     for grid in [result.grid(found, asked.profile.unit), *([result.explained(found)] if args.explain else [])]:
         tables.print_captioned(console, grid)
     for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *points.notes()]:
@@ -71,14 +71,14 @@ def link_of(args, profile: profiles.Profile) -> links.Link:
     if bool(args.link) == bool(args.network):
         raise UserError("give LINK=RATE,LATENCY (as in LINK=10gbit,50us), or NETWORK=folder (the output folder of "
                         "`make network`)")  # fmt: skip
-    link = links.said(args.link, carrier) if args.link else links.measured(args.network, carrier)
+    link = links.parse_link(args.link, carrier) if args.link else links.measured(args.network, carrier)
     per_node = args.per_node or 1
     if (per_node > 1) != bool(args.link_inside):
         raise UserError("several devices per node need both PER_NODE and LINK_INSIDE, as in PER_NODE=8 "
                         "LINK_INSIDE=1200gbit,4us")  # fmt: skip
     if not args.link_inside:
         return link
-    return link.with_inside(per_node, links.said(args.link_inside, carrier, inside=True))
+    return link.with_inside(per_node, links.parse_link(args.link_inside, carrier, inside=True))
 
 
 def modes_of(args) -> list[str]:

@@ -57,7 +57,7 @@ def table_and_page(args, with_page: bool) -> int:
         for found in scaling.find(foreign):
             scaling.show(console, found)
     for suite, found in networks_by_suite(networks).items():
-        console.print(f"{suite}: {result.standing(found)[0]}")
+        console.print(f"{suite}: {result.provenance_lines(found)[0]}")
         for line in result.answer(found):
             console.print(f"  {line}")
     for sentence in refused:

@@ -7,7 +7,7 @@ from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Suite, suite_of
 from bench.config.command_line import from_arguments
 from bench.errors import UserError
-from bench.record.describe import cautions, misfits
+from bench.record.describe import cautions, oom_notes
 from bench.record.disturbance import worst
 from bench.record.read import find_records
 from bench.studies.base import LOOKS, MAX_MINUTES, QUICK_ROUNDS, Flags, Plan, Study
@@ -119,7 +119,7 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
         console.print(f"outlier (kept): {label}, round {', '.join(str(n + 1) for n in rounds)}")
     for record in suite.left_out:
         console.print(f"not counted: {record.run_id}, from a repeated or incomplete round")
-    for line in [*misfits(suite.failed, suite.records), *cautions(suite.records)]:
+    for line in [*oom_notes(suite.failed, suite.records), *cautions(suite.records)]:
         tables.print_named(console, "warning", line)
     for line in [*study.answer(result), *(f"{name}: {text}" for name, text in study.said(suite))]:
         console.print(line, style="dim" if grey else None)

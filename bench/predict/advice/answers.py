@@ -38,7 +38,7 @@ def of_measured(facts: Facts) -> list[Answer]:
     """The answers from measured rounds, or why nothing is recommended."""
     if facts.withheld:
         return [Answer("No recommendation", [facts.withheld])]
-    steps = [line for way in looked_into(facts) for line in step_lines(way, facts)]
+    steps = [line for way in ways_to_explain(facts) for line in step_lines(way, facts)]
     found = [
         Answer("Which mode", mode_lines(facts) if candidates(facts.ways) else []),
         Answer("Distribute at all", distribution_lines(facts)),
@@ -47,7 +47,7 @@ def of_measured(facts: Facts) -> list[Answer]:
     return [answer for answer in found if answer.lines]
 
 
-def standing(facts: Facts) -> list[str]:
+def provenance_lines(facts: Facts) -> list[str]:
     return [line for line in (facts.what, facts.source, *facts.said) if line]
 
 
@@ -153,7 +153,7 @@ class Trial(NamedTuple):
     words: str
 
 
-def looked_into(facts: Facts) -> list[Way]:
+def ways_to_explain(facts: Facts) -> list[Way]:
     """The ways whose parts are shown: the advised one and the fastest distributed one, with known communication where
     possible."""
     ways = candidates(facts.ways)
@@ -285,7 +285,7 @@ def unknown_lines(facts: Facts) -> list[str]:
         if not way.info.same_update:
             lines.append(f"the accuracy of {way.label}: its update is not that of one process; "
                          "`make compare accuracy` compares accuracies")  # fmt: skip
-    for way in looked_into(facts):
+    for way in ways_to_explain(facts):
         if not way.alone and EXPOSED not in way.parts:
             hint = "" if way.info.one_process else " (`make profile`)"
             lines.append(f"the exposed communication of {way.label}: there is no run of it without "

@@ -26,7 +26,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.measure.load import Load
     from bench.measure.node import machine_of
     from bench.modes import load_mode
-    from bench.predict.emulation.record import drawn, read_plan, write
+    from bench.predict.emulation.record import draw_factors, read_plan, write
     from bench.predict.emulation.stand_in import PACE, StandIn, WaitingOptimizer
     from bench.profile.horovod_timeline import share_communication
     from bench.profile.timeline import StepTimeline
@@ -40,7 +40,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     model = mode.wrap_model(StandIn(plan.profile))
     per_byte = plan.profile.optimizer_s / plan.profile.nbytes
     optimizer = mode.wrap_optimizer(WaitingOptimizer(model.parameters(), seconds_per_byte=per_byte), model)
-    factors = drawn(plan.profile.factors, config.seed, mode.topology.rank)
+    factors = draw_factors(plan.profile.factors, config.seed, mode.topology.rank)
     count = config.warmup_steps + config.timed_steps
     status.total(count)
     samples, load = [], None

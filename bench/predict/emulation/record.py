@@ -73,10 +73,10 @@ def read_plan(probe: str) -> Plan:
     return msgspec.json.decode(Path(path).read_text(), type=Plan)
 
 
-def drawn(factors: tuple[float, ...], seed: int, rank: int) -> Iterator[float]:
+def draw_factors(factors: tuple[float, ...], seed: int, rank: int) -> Iterator[float]:
     """A rank's steps over the median: for each, one of the profile's timed steps is drawn.
 
-    >>> draws = [drawn((0.9, 1.0, 1.1), 0, rank) for rank in (0, 0, 1)]
+    >>> draws = [draw_factors((0.9, 1.0, 1.1), 0, rank) for rank in (0, 0, 1)]
     >>> first, again, other = [[next(draw) for _ in range(8)] for draw in draws]
     >>> first == again, first == other
     (True, False)
@@ -189,7 +189,7 @@ def grid(record: EmulationRecord) -> Grid:
     return Grid(head, [row], f"{record.kind}: no measurement of a training")
 
 
-def standing(record: EmulationRecord) -> list[str]:
+def provenance_lines(record: EmulationRecord) -> list[str]:
     plan, profile = record.plan, record.plan.profile
     rate = "without a limit" if plan.rate_mbit is None else f"of {rate_words(plan.rate_mbit)}"
     delay = f", {plan.latency_ms:g} ms one way" if plan.latency_ms else ""

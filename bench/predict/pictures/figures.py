@@ -118,7 +118,7 @@ def handles_of(found: list[Forecast], kinds: dict) -> list:
 
 def foot(asked: Asked, points: Points) -> list[str]:
     lines = ["Efficiency: throughput over that of as many devices that need nothing of each other, by the profile.",
-             *asked.standing()]  # fmt: skip
+             *asked.provenance_lines()]  # fmt: skip
     lines += [f"The {line.removeprefix('the ')}." for line in result.limits(len(asked.profile.factors), asked.link)[:1]]
     if points.measured:
         n = span_words([len(records) for records in by_place(points.measured).values()], "{:g}")
@@ -139,7 +139,7 @@ def draw_timeline(asked: Asked, most: int, points: Points):
     panels = [panel_of(config, asked, ranks, beside.get(mode)) for mode, config in asked.configs.items()]
     unseen = [f"{mode}: the emulation shows no messages of this engine." for mode, record in beside.items()
               if not any(span["lane"] == "communication" for span in record.timeline)]  # fmt: skip
-    foot = (KEY, *asked.standing(), *how_emulated(list(beside.values())), *unseen)
+    foot = (KEY, *asked.provenance_lines(), *how_emulated(list(beside.values())), *unseen)
     what = "predicted, emulated (rank 0)" if beside else "predicted"
     title = f"One step on {ranks} devices: {what}"
     return lanes.draw(None, title, panels, "milliseconds from the start of the step", more=foot)

@@ -38,14 +38,14 @@ class Asked:
     link: Link
     configs: dict[str, RunConfig]
 
-    def standing(self) -> list[str]:
+    def provenance_lines(self) -> list[str]:
         given = [
             f"{mode} with {in_words(FIELDS[name], getattr(config, name))}"
             for mode, config in self.configs.items()
             for name in MODES[mode].knobs
             if getattr(config, name) != FIELDS[name].default
         ]
-        lines = [*result.standing(self.profile, self.link), *([", ".join(given)] if given else [])]
+        lines = [*result.provenance_lines(self.profile, self.link), *([", ".join(given)] if given else [])]
         return [f"{line[0].upper()}{line[1:]}." for line in lines]
 
     def efficiency(self, record: Record) -> float:

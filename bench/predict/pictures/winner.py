@@ -104,7 +104,7 @@ def draw(asked: Asked, ranks: int, others: list[Place] = ()):
         marks = ("Marks: profiles of this machine over links at which they were emulated, each filled as the mode that "
                  "wins by its own forecast.")  # fmt: skip
     title = f"Which mode wins on {ranks} devices, predicted"
-    paper = style.canvas(None, title, BODY, None, (*FOOT, marks, *asked.standing()))
+    paper = style.canvas(None, title, BODY, None, (*FOOT, marks, *asked.provenance_lines()))
     (axes,) = style.axes_on(paper)
     cells = mapped(asked, ways, ranks)
     unnamed = draw_regions(axes, cells, looks, [cell_of(place) for place in places])

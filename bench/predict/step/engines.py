@@ -69,13 +69,13 @@ class Message:
     end_s: float = 0.0
 
 
-def carried(messages: Iterable[Message], at_once: int) -> list[tuple[str, float, float, int]]:
+def message_times(messages: Iterable[Message], at_once: int) -> list[tuple[str, float, float, int]]:
     """(name, begin, end, bytes) of messages sent in order, at most ``at_once`` at a time, which share the link.
 
     >>> two = [Message("a", 0.0, 0.0, 2.0, 1), Message("b", 1.0, 0.0, 2.0, 1)]
-    >>> carried(two, at_once=1)
+    >>> message_times(two, at_once=1)
     [('a', 0.0, 2.0, 1), ('b', 2.0, 4.0, 1)]
-    >>> carried(two, at_once=2)  # from 1 on each has half: a needs 1 more, so 2 s
+    >>> message_times(two, at_once=2)  # from 1 on each has half: a needs 1 more, so 2 s
     [('a', 0.0, 3.0, 1), ('b', 1.0, 4.0, 1)]
     """
     messages = [dataclasses.replace(message) for message in messages]  # their times count down to 0
@@ -125,7 +125,7 @@ def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
         step.computed[-1:] = [(BACKWARD, *ends) for ends in zip(moments[::2], moments[1::2], strict=True)]
         step.add(GRADIENTS, late)
     else:
-        step.sent = carried(messages, AT_ONCE[link.carrier] if config.overlap else 1)
+        step.sent = message_times(messages, AT_ONCE[link.carrier] if config.overlap else 1)
         step.add(GRADIENTS, max(0.0, max(end for _, _, end, _ in step.sent) - step.seconds))
     step.add(OPTIMIZER, profile.optimizer_s)
     return step
@@ -258,7 +258,7 @@ def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     latency_s, sizes = broadcast_s(0, ranks, link), [tensor.nbytes for own in owned for tensor in own]
     messages = [Message(WEIGHTS, step.seconds, latency_s, broadcast_s(nbytes, ranks, link) - latency_s, nbytes)
                 for nbytes in sizes]  # fmt: skip
-    sent = carried(messages, AT_ONCE[link.carrier])
+    sent = message_times(messages, AT_ONCE[link.carrier])
     step.add(WEIGHTS, max(end for _, _, end, _ in sent) - step.seconds)
     step.sent += sent
     return step

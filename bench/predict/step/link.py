@@ -56,13 +56,13 @@ class Link:
         return dataclasses.replace(self, per_node=per_node, inside=inside, words=words)
 
 
-def said(text: str, carrier: str, inside: bool = False) -> Link:
+def parse_link(text: str, carrier: str, inside: bool = False) -> Link:
     """The link in LINK=RATE,LATENCY, at the share of the rate that TCP over Ethernet leaves; inside of a node
     (LINK_INSIDE) at the full rate. Raises UserError.
 
-    >>> said("100mbit,1ms", "gloo").alpha_s, round(1e-6 / said("100mbit,1ms", "gloo").beta_s, 2)
+    >>> parse_link("100mbit,1ms", "gloo").alpha_s, round(1e-6 / parse_link("100mbit,1ms", "gloo").beta_s, 2)
     (0.001, 11.7)
-    >>> round(1e-9 / said("1200gbit,4us", "nccl", inside=True).beta_s, 6)
+    >>> round(1e-9 / parse_link("1200gbit,4us", "nccl", inside=True).beta_s, 6)
     150.0
     """
     name = "LINK_INSIDE" if inside else "LINK"

@@ -147,7 +147,7 @@ def explained(found: list[Forecast]) -> Grid:
     return Grid(head, rows, f"Where the step goes, ms, {PREDICTED}: each row adds up to its step")
 
 
-def standing(profile: Profile, link: Link) -> list[str]:
+def provenance_lines(profile: Profile, link: Link) -> list[str]:
     count = len(profile.factors)
     return [
         f"{PREDICTED}, nothing was run: {profile.what}",

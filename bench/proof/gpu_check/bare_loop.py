@@ -48,7 +48,7 @@ class Harness:
         self.trainer.train_steps(self.stream, steps)
 
 
-def in_turns(pairs: int, programs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+def alternate_blocks(pairs: int, programs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
     """``pairs`` blocks of each of two programs, in alternating order: name -> seconds of each block."""
     blocks = {name: [] for name in programs}
     for pair in range(pairs):
@@ -109,7 +109,7 @@ def main() -> None:
 
     harness.train(config.warmup_steps)
     script.train(config.warmup_steps)
-    blocks = in_turns(pairs, {"harness_s": harness_block, "bare_s": lambda: timed(script.train)})
+    blocks = alternate_blocks(pairs, {"harness_s": harness_block, "bare_s": lambda: timed(script.train)})
     (out / "rank0.json").write_text(json.dumps(blocks))
 
 

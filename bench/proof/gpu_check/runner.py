@@ -81,7 +81,7 @@ def key_of(asked: RunConfig, gpus: list[Gpu]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def carry_out(
+def run_checks(
     modules: list[str], asked: RunConfig, gpus: list[Gpu], budget_s: float, say: Callable[[str], object]
 ) -> list[dict]:
     """Run the checks of these parts in order; ``say`` gets each finding. Records and findings go to ``asked.out``.

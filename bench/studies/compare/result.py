@@ -24,10 +24,10 @@ def about(suite: Suite) -> str:
     """The programs that were chosen, as MODES= takes them; "" for all modes."""
     if suite.first.config.label.variant != CHOSEN:
         return ""
-    return ",".join(":".join([mode, *map(capital, options)]) for mode, *options in map(str.split, suite.programs))
+    return ",".join(":".join([mode, *map(in_make_form, options)]) for mode, *options in map(str.split, suite.programs))
 
 
-def capital(option: str) -> str:
+def in_make_form(option: str) -> str:
     """An option of a label as a person types it: ``bucket_cap_mb=25`` is ``BUCKET_CAP_MB=25``."""
     name, _, value = option.partition("=")
     f = FIELDS[name]

@@ -91,7 +91,7 @@ def draw(result):
     return figure
 
 
-def aside(lines: dict, mode: str, count: int) -> float:
+def dodge_shift(lines: dict, mode: str, count: int) -> float:
     """The shift of a mode in dodges, if others have the same number of devices."""
     there = [name for name, points in lines.items() if count in points]
     return there.index(mode) - (len(there) - 1) / 2
@@ -116,7 +116,7 @@ def draw_panel(axes, result, lines: dict, bounds: list[str], places: dict[int, f
     for mode, points in lines.items():
         look, at = MODES[mode].look, sorted(points)
         values = [value(result, points[count]) for count in at]
-        xs = [places[count] + step * aside(lines, mode, count) for count in at]
+        xs = [places[count] + step * dodge_shift(lines, mode, count) for count in at]
         ys = [y for y, _, _ in values]
         highest = max(highest, *ys)
         below = [0 if low is None else y - low for y, low, _ in values]

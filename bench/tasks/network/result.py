@@ -180,7 +180,7 @@ def grids(records: list[NetworkRecord]) -> list[Grid]:
 # --- provenance ---------------------------------------------------------------------------------------------------
 
 
-def standing(records: list[NetworkRecord]) -> list[str]:
+def provenance_lines(records: list[NetworkRecord]) -> list[str]:
     first = records[0]
     n = first.plan.rounds
     line = f"{stand_in(first)}; n = {n} round{'' if n == 1 else 's'}"
@@ -232,7 +232,7 @@ def draw(records: list[NetworkRecord]):
     foot = [
         "Mark: median over rounds, bar: its exact 95 % interval; line: the fitted alpha and beta.",
         *disturbed(records),
-        *standing(records)[1:],
+        *provenance_lines(records)[1:],
     ]
     paper = style.canvas(None, f"{TITLE}: {where_of(records)}", 2 * PANEL + 0.2 * len(found), None, tuple(foot))
     above, below = style.axes_on(paper, 2, sharex=True)

@@ -220,7 +220,7 @@ def test_one_disturbed_run_takes_every_verdict_of_its_suite_and_no_interval(metr
     quiet = compare_suite(suite("compare", compare_programs()))
     (found,) = suites_of(edited(suite_records("compare", compare_programs()), disturb, "dp"))
     loaded = compare_suite(found)
-    assert {pair.comparison.verdict for pair in loaded.pairs} == {"disturbed"} and not any(loaded.holding())
+    assert {pair.comparison.verdict for pair in loaded.pairs} == {"disturbed"} and not any(loaded.significant())
     assert [p.comparison.low for p in loaded.pairs] == [p.comparison.low for p in quiet.pairs]
     # the thresholds of a record count, and not those of today
     assert not changed(

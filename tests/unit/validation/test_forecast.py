@@ -61,7 +61,7 @@ def test_what_would_take_too_long_or_too_much_memory_is_left_out_and_counted():
 def test_a_step_is_predicted_with_what_its_slowest_rank_drew():
     """Two of the nodes' draws differ, and the emulation's ranks make the same ones."""
     profile = MADE_UP["gpt"]
-    draws = [records.drawn(profile.factors, 0, rank) for rank in range(4)]
+    draws = [records.draw_factors(profile.factors, 0, rank) for rank in range(4)]
     slowest = [max(next(draw) for draw in draws) for _ in range(settings.WARMUP + 3)][settings.WARMUP :]
     quiet = dataclasses.replace(profile, factors=(1.0,))
     at_median = result.predicted_s(row([1.0] * 3, nodes=4), quiet)

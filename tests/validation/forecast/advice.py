@@ -56,7 +56,7 @@ class Cluster:
 
     def advised(self, profile: Profile) -> str:
         """The first choice of `bench predict mode`: an engine, or one device."""
-        facts = Facts(profile=profile, link=link.said(f"{self.rate_mbit}mbit,0us", "gloo"), nodes=self.nodes)
+        facts = Facts(profile=profile, link=link.parse_link(f"{self.rate_mbit}mbit,0us", "gloo"), nodes=self.nodes)
         return name_of(advice.advised(advice.forecasts(facts, self.nodes)).config)
 
 
@@ -181,7 +181,7 @@ def answer(data: dict) -> list[str]:
     longer = [each["longer"][each["advised"]] for each in found]
     said = [f"advice: best or within {100 * NEAR:g} % in {good(longer)} of {len(found)} clusters; at worst longer by "
             f"{result.percent(max(longer))}"] if found else []  # fmt: skip
-    return [*said, f"{len(found)} of {drawing['clusters']} clusters emulated", result.standing(data)]
+    return [*said, f"{len(found)} of {drawing['clusters']} clusters emulated", result.provenance_lines(data)]
 
 
 def of_row(row: dict) -> str:

@@ -86,7 +86,7 @@ def judged(rows: list[dict], found: dict[str, Profile]) -> Iterator[dict]:
     for row in rows:
         profile = found[row["model"]].slower(row["computation"])
         config = RunConfig(mode=row["mode"], num_devices=2)
-        said = forecast(profile, config, row["nodes"], link.said(f"{row['rate_mbit']:g}mbit,0us", "gloo")).step_s
+        said = forecast(profile, config, row["nodes"], link.parse_link(f"{row['rate_mbit']:g}mbit,0us", "gloo")).step_s
         yield {name: row[name] for name in KEPT} | {"predicted_s": said, "off": said / row["measured_s"] - 1}
 
 

@@ -68,10 +68,10 @@ class Row:
     @property
     def carried_by(self) -> Link:
         """What carries its messages."""
-        inside = links.said(self.inside, "nccl", inside=True)
+        inside = links.parse_link(self.inside, "nccl", inside=True)
         if self.nodes == 1:
             return inside
-        between = links.said(self.link, "nccl", inside=self.heads != "tcp")
+        between = links.parse_link(self.link, "nccl", inside=self.heads != "tcp")
         return between.with_inside(self.per_node, inside)
 
 

@@ -19,7 +19,7 @@ from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
 from bench.measure.environment import cores_in_words
 from bench.predict.emulation.record import EmulationRecord
-from bench.predict.emulation.record import drawn as factors_of
+from bench.predict.emulation.record import draw_factors as factors_of
 from bench.predict.step import engines, link
 from bench.predict.step import profile as profiles
 from bench.predict.step.profile import Profile
@@ -104,7 +104,7 @@ def predicted_s(row: dict, profile: Profile) -> list[float]:
     """The forecast of each timed step, with the computation that its slowest rank drew."""
     engine = next(each for each in settings.ENGINES if each.name == row["engine"])
     config = RunConfig(mode=engine.mode, num_devices=2, **engine.options)
-    over = link.said(f"{row['rate_mbit']}mbit,0us", "gloo")
+    over = link.parse_link(f"{row['rate_mbit']}mbit,0us", "gloo")
     forecast = engines.ENGINES[engine.mode]
     return [forecast(profile.slower(max(drew)), config, row["nodes"], over).seconds
             for drew in drawn_factors(row, profile)]  # fmt: skip
@@ -215,10 +215,10 @@ def answer(data: dict) -> list[str]:
              f"at the median and {percent(spread['worst'])} at worst"] if spread["n"] else []  # fmt: skip
     real = [f"measured: {runs['n']} programs of real trainings between namespaces, off by {percent(runs['median'])} at "
             f"the median and {percent(runs['worst'])} at worst"] if runs["n"] else []  # fmt: skip
-    return [*said, *apart, *real, *(missing if done < drawing["settings"] else []), standing(data)]
+    return [*said, *apart, *real, *(missing if done < drawing["settings"] else []), provenance_lines(data)]
 
 
-def standing(data: dict) -> str:
+def provenance_lines(data: dict) -> str:
     """Between what, on which machine, with which versions."""
     machine, versions = data["environment"]["machine"], data["environment"]["versions"]
     told = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "horovod") if versions.get(name))

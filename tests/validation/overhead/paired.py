@@ -21,7 +21,7 @@ from torch import nn
 from bench.config.options import RunConfig, from_dict
 from bench.measure.memory import MemorySampler
 from bench.modes import load_mode
-from bench.proof.gpu_check.bare_loop import Harness, in_turns
+from bench.proof.gpu_check.bare_loop import Harness, alternate_blocks
 from bench.tasks.network.plan import ELEMENT
 from bench.tasks.network.rank import BLOCK_S, operations_of, seconds_of
 from bench.workload.sharding import global_batches
@@ -34,7 +34,7 @@ def main() -> None:
         mode, programs = loop(config, pairs, out)
     else:
         mode, programs = messages(config, int(sys.argv[5]))
-    blocks = in_turns(pairs, programs)
+    blocks = alternate_blocks(pairs, programs)
     (out / f"rank{mode.topology.rank}.json").write_text(json.dumps(blocks))
     mode.close()
 

@@ -18,7 +18,7 @@ def figures(folder: Path) -> str:
     picture = f"![A step, predicted against emulated]({place}/pictures/{folder.name}.svg)"
     every = f"[Every setting, and the profiles]({place}/).\n"
     runs = [markdown.grid(measured.grid(data[measured.NAME]))] if measured.NAME in data else []
-    head = standing(result.answer(data), data)
+    head = provenance_lines(result.answer(data), data)
     return "\n".join([head, markdown.grid(result.grid(data)), picture + "\n", worst(data), *runs, every])
 
 
@@ -36,7 +36,7 @@ def accuracy(folder: Path) -> str:
     return markdown.table(head, rows)
 
 
-def standing(said: list[str], data: dict) -> str:
+def provenance_lines(said: list[str], data: dict) -> str:
     """What is said of a file, how its settings were drawn, and what was left out."""
     drawing = data["drawing"]
     drawn = f"seed {drawing['seed']}; {drawing['warmup']} steps before and {drawing['steps']} that count"
@@ -47,7 +47,7 @@ def standing(said: list[str], data: dict) -> str:
 def advised(folder: Path) -> str:
     """How often the first choice was the best one, each program as the one answer for all, and each cluster."""
     data = advice.read(folder)
-    return "\n".join([standing(advice.answer(data), data), *map(markdown.grid, advice.grids(data))])
+    return "\n".join([provenance_lines(advice.answer(data), data), *map(markdown.grid, advice.grids(data))])
 
 
 def worst(data: dict, most: int = 5) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.analysis import words
-from bench.analysis.style import standing
+from bench.analysis.style import provenance_lines
 from bench.analysis.suite import Suite, suites_and_others
 from bench.analysis.tables import programs_grid
 from bench.errors import UserError
@@ -65,7 +65,7 @@ def section(folder: Path, suite: Suite) -> str:
     except UserError as error:
         return "\n".join([*lines, f"Refused: {error}\n"])
     lines += [f"- {answer}" for answer in study.answer(result)]
-    lines += ["", f"{'; '.join(standing(suite))}. [Records]({place}/). `{study.repeat(suite)}`", ""]
+    lines += ["", f"{'; '.join(provenance_lines(suite))}. [Records]({place}/). `{study.repeat(suite)}`", ""]
     lines.append(f"{said if quiet else f'**{said}**'}\n")
     lines.append(f"Parity certificate: {result.certificate.sentence()}.\n")
     for grid in study.grids(result):
@@ -80,7 +80,7 @@ def networks(folder: Path) -> Iterator[str]:
         raise UserError(f"{folder} holds files that are no good record: {refused[0]}")
     for name, found in network_record.by_suite(records).items():
         place, (quiet, said) = network_record.place_of(found), undisturbed(found)
-        standing = network_result.standing(found)
+        standing = network_result.provenance_lines(found)
         lines = [f"## Network: {standing[0]}{'' if quiet else f' ({NO_REFERENCE})'}\n"]
         lines += [f"- {line}" for line in network_result.answer(found)]
         lines += ["", f"{'; '.join(standing)}. [Records]({place.name}/). `{network_result.repeat(found)}`", ""]
@@ -135,7 +135,7 @@ def claim(folder: Path, study: str, picture: str) -> str:
             ("result", False)]  # fmt: skip
     path = os.path.relpath(suite.folder / "pictures" / f"{picture}.svg", PROJECT)
     image = f"![{found.heading}: {picture}]({path})"
-    conditions = f"{'; '.join(standing(suite))}. `{found.repeat(suite)}`"
+    conditions = f"{'; '.join(provenance_lines(suite))}. `{found.repeat(suite)}`"
     fold = f"<details><summary>Machine, versions and command</summary>\n\n{conditions}\n\n</details>"
     return f"{markdown.table(head, rows)}\n{image}\n\n{fold}\n"
 
@@ -153,7 +153,7 @@ def finding(folder: Path, study: str, mode: str, picture: str) -> str:
     lines = [f"- {line}" for line in found.answer(found.result(suite))]
     lines += [] if quiet else [f"- {said} Their seconds count nowhere; what was learnt does not depend on them."]
     place = os.path.relpath(suite.folder, PROJECT / "tutorials" / "manual")
-    lines += ["", f"{'; '.join(standing(suite))}. [Records]({place}/). `{found.repeat(suite)}`", ""]
+    lines += ["", f"{'; '.join(provenance_lines(suite))}. [Records]({place}/). `{found.repeat(suite)}`", ""]
     return "\n".join([*lines, f"![{found.heading}: {picture}]({place}/pictures/{picture}.svg)"]) + "\n"
 
 

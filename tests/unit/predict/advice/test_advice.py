@@ -122,8 +122,8 @@ def test_the_forecast_says_the_gain_of_compression_where_the_link_was_measured_h
 def test_of_the_distributed_modes_one_whose_communication_is_known_is_taken_apart():
     parts = {COMPUTATION: 0.9, EXPOSED: 0.1}
     ways = (way("single", 100), way("dp", 90), way("ddp", 80, parts=parts), way("horovod", 70, parts=parts))
-    assert [each.label for each in answers.looked_into(Facts(ways))] == ["single", "ddp"]
-    assert [each.label for each in answers.looked_into(Facts(ways[:2]))] == ["single", "dp"]
+    assert [each.label for each in answers.ways_to_explain(Facts(ways))] == ["single", "ddp"]
+    assert [each.label for each in answers.ways_to_explain(Facts(ways[:2]))] == ["single", "dp"]
 
 
 # --- devices that are not here --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from bench.predict.pictures import figures, points, winner
 from bench.predict.pictures.points import Points
 from bench.predict.step import result
 from bench.predict.step.engines import ENGINES
-from bench.predict.step.link import Link, said
+from bench.predict.step.link import Link, parse_link
 from bench.record.schema import BadRecord
 from tests import forecasts, records
 from tests.shown import text_of
@@ -146,7 +146,7 @@ def test_the_emulated_step_stands_below_the_predicted_one_in_seconds_that_it_sta
 
 def won(rate: str, slower: float = 1.0, ranks: int = 8) -> str:
     """Who wins over links of a rate, where computation takes so much longer."""
-    place = winner.Place("", ASKED.profile.slower(slower), said(f"{rate},50us", "gloo"))
+    place = winner.Place("", ASKED.profile.slower(slower), parse_link(f"{rate},50us", "gloo"))
     return winner.winner(place, winner.ways_of(ASKED.configs), ranks)
 
 
@@ -154,7 +154,7 @@ def test_over_a_slow_link_one_device_wins_and_over_a_fast_one_the_simplest_of_eq
     assert won("1mbit") == winner.ALONE and won("1gbit", ranks=1) == winner.ALONE
     assert "fp16" in won("300mbit")
     bare = dataclasses.replace(ASKED.profile, optimizer_s=0.0)
-    place = winner.Place("", bare, said("1000gbit,0us", "gloo"))
+    place = winner.Place("", bare, parse_link("1000gbit,0us", "gloo"))
     assert winner.winner(place, winner.ways_of(ASKED.configs), 8) == "ddp"  # all hide everything
 
 

@@ -40,7 +40,7 @@ OUTCOMES = {  # what was found, and what the reason names
 
 def carry_out(out: Path, budget_s: float = 3000.0, said: list | None = None, **options) -> list[dict]:
     said = [] if said is None else said
-    return runner.carry_out([MODULE], RunConfig(out=str(out), **options), [GPU], budget_s, said.append)
+    return runner.run_checks([MODULE], RunConfig(out=str(out), **options), [GPU], budget_s, said.append)
 
 
 def kept(out: Path) -> dict[str, dict]:
@@ -121,7 +121,7 @@ from bench.proof.gpu_check import runner
 from bench.measure import environment
 from bench.measure.nvml import Gpu
 gpu = Gpu(0, "GPU-1", "Test GPU", 80.0, None, "9.0")
-runner.carry_out([{module!r}], RunConfig(out={out!r}), [gpu], 3000.0, print)
+runner.run_checks([{module!r}], RunConfig(out={out!r}), [gpu], 3000.0, print)
 """
 
 

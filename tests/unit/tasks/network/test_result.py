@@ -73,7 +73,7 @@ def test_times_that_are_no_line_are_said_to_be_none():
 
 def test_few_rounds_have_no_interval_and_two_sizes_no_line():
     found = networks.record(rounds=5, sizes="4KiB,16KiB")
-    assert "too few for an interval of 95 %" in " ".join(result.standing([found]))
+    assert "too few for an interval of 95 %" in " ".join(result.provenance_lines([found]))
     assert all(s.fit is None and s.seconds(s.operation.times[0])[1:] == (None, None) for s in series_of([found]))
 
 
@@ -99,7 +99,7 @@ def test_what_is_said_names_every_backend_the_units_and_what_was_left_out():
      "4 processes, 2 nodes × 2 devices (n1, n2), 2 namespaces of one machine, links limited to 100 Mbit/s"),
 ])  # fmt: skip
 def test_between_what_the_messages_went_is_said_first(made, where):
-    assert result.standing([networks.record(**made)])[0] == where
+    assert result.provenance_lines([networks.record(**made)])[0] == where
 
 
 def test_a_disturbed_measurement_is_said_to_be_one():
