@@ -1,4 +1,4 @@
-"""Every published number, as a pure function with a worked example. No imports but the standard library's.
+"""Every published number, as a pure function with a worked example. Imports only the standard library.
 
 Step times come as one list per rank, in seconds: ``[[rank 0's steps], [rank 1's steps], …]``.
 """
@@ -17,7 +17,7 @@ def slowest_rank(step_times: list[list[float]]) -> list[float]:
 
 
 def rank_imbalance_s(step_times: list[list[float]]) -> float:
-    """By how much the slowest rank's mean step is longer than the mean rank's, in seconds.
+    """The slowest rank's mean step minus the mean over ranks, in seconds.
 
     >>> rank_imbalance_s([[3.0, 3.0], [2.0, 2.0]])
     0.5
@@ -51,10 +51,10 @@ def independent_throughput_per_s(step_times: list[list[float]], global_batch: in
 
 
 def median_steps(step_times: list[list[float]], independent: bool = False) -> list[list[float]]:
-    """One step per rank, in seconds: the run with every step replaced by the median one, for the throughput formulas.
+    """One step per rank, in seconds: every step replaced by the median one, for the throughput formulas.
 
     The median of the steps that the ranks take together, each as long as its slowest rank; independent: of each rank's
-    own. A single disturbed step moves the mean of ten and not their median.
+    own. A single disturbed step changes the mean of ten, but not their median.
 
     >>> median_steps([[1.0, 1.0, 9.0], [1.5, 1.0, 1.0]]), median_steps([[1.0, 2.0, 9.0], [3.0, 3.0, 4.0]], True)
     ([[1.5]], [[2.0], [3.0]])
@@ -93,14 +93,14 @@ def scaled_lr(lr: float, global_batch: int, lr_batch: int | None) -> float:
 
 
 def adasum(vectors: list[list[float]]) -> list[float]:
-    """What Adasum makes of one tensor of every rank, flattened, in the order of ranks: neither sum nor mean.
+    """Adasum of one flattened tensor per rank, in the order of ranks: neither sum nor mean.
 
-    Of two, a and b: (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b, which takes from each half of what the other has of its
-    direction already; of more, that of ranks 0 and 1, of 2 and 3, …, and then of these, and so on (Maleki et al. 2020,
-    "Scaling Distributed Training with Adaptive Summation", https://arxiv.org/abs/2006.02924). A zero adds nothing and
-    takes nothing away. Raises ValueError where their number is no power of two.
+    Of two, a and b: (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b, which removes from each half of the other's component in
+    its direction; of more, first of ranks 0 and 1, of 2 and 3, …, then of these results, and so on (Maleki et al. 2020,
+    "Scaling Distributed Training with Adaptive Summation", https://arxiv.org/abs/2006.02924). A zero changes nothing.
+    Raises ValueError if their number is not a power of two.
 
-    Equal ones give the mean, those at right angles the sum; of (2, 0) and (1, 1) the first keeps 3/4, the other half:
+    Equal ones give the mean, orthogonal ones the sum; of (2, 0) and (1, 1) the first keeps 3/4, the other half:
 
     >>> adasum([[2.0, 0.0], [2.0, 0.0]]), adasum([[2.0, 0.0], [0.0, 2.0]]), adasum([[2.0, 0.0], [1.0, 1.0]])
     ([2.0, 0.0], [2.0, 2.0], [2.0, 0.5])
@@ -118,7 +118,7 @@ def adasum(vectors: list[list[float]]) -> list[float]:
 
 def gpt_parameters(layers: int, width: int, context: int, vocabulary: int) -> int:
     """The parameters of MODEL=gpt (bench/workload/models/gpt.py): a block has 12 width^2 weights, 9 width biases and
-    two norms of 2 width; besides them are tokens, places, the last norm and the output layer.
+    two norms of 2 width; the rest are token and position embeddings, the last norm and the output layer.
 
     >>> gpt_parameters(layers=12, width=768, context=1024, vocabulary=50257) - 50257 * 768    # GPT-2 ties two layers
     124439808
@@ -140,7 +140,7 @@ def gpt_flops_per_token(layers: int, width: int, context: int, vocabulary: int) 
 
 
 def model_flops_per_s(tokens_per_s: float, flops_per_token: float, num_devices: int) -> float:
-    """The operations that a device's share of the tokens needs, per second.
+    """Operations per second for a device's share of the tokens.
 
     >>> model_flops_per_s(100_000.0, 855_166_464, num_devices=4)
     21379161600000.0
@@ -149,7 +149,7 @@ def model_flops_per_s(tokens_per_s: float, flops_per_token: float, num_devices: 
 
 
 def model_flops_utilization(model_flops_per_s: float, peak_flops_per_s: float) -> float:
-    """MFU: the operations that the model needs, over those that the device could do at most (Chowdhery et al. 2022).
+    """MFU: the model's operations over the device's peak (Chowdhery et al. 2022).
 
     >>> round(model_flops_utilization(21.38e12, peak_flops_per_s=312e12), 4)
     0.0685
@@ -167,10 +167,10 @@ def scaling_efficiency(throughput: float, base_throughput: float, num_devices: i
 
 
 def exposed_comm_s(step_s: float, no_sync_step_s: float) -> float:
-    """Seconds a step by which communication makes it longer: a step less one that exchanges nothing.
+    """Seconds that communication adds to a step: a step minus one without exchange.
 
-    What is hidden under computation is not in it; what communication takes from the cores is. With noise it may come
-    out below zero.
+    It excludes communication hidden under computation, and includes the cores that communication uses. With noise it
+    may be below zero.
 
     >>> round(exposed_comm_s(0.32, 0.25), 3)
     0.07
@@ -208,7 +208,7 @@ def time_to_accuracy_s(rows: list[dict], target: float, metric: str = "top1", sm
 
 
 def data_wait_share(data_wait_s: list[float], step_time_s: list[float]) -> float:
-    """The part of one rank's step time that it spent waiting for its loader.
+    """The share of a rank's step time spent waiting for its loader.
 
     >>> data_wait_share([0.25, 0.0, 0.5], [1.0, 0.75, 1.25])
     0.25
@@ -219,9 +219,9 @@ def data_wait_share(data_wait_s: list[float], step_time_s: list[float]) -> float
 def log_ratio_interval(a: list[float], b: list[float], t_quantile: float) -> tuple[float, float, float]:
     """The ratio b/a of paired positive measurements, with an interval: (ratio, low, high).
 
-    The mean of d = log(b) - log(a) over rounds, plus and minus t x its standard error, taken back by exp: Student's t
-    on paired log-ratios. ``t_quantile`` is the two-sided quantile for len(a) - 1 degrees of freedom. Raises ValueError
-    with fewer than two rounds: one round has no interval.
+    The mean of d = log(b) - log(a) over rounds, plus and minus t x its standard error, transformed back by exp:
+    Student's t on paired log-ratios. ``t_quantile`` is the two-sided quantile for len(a) - 1 degrees of freedom. Raises
+    ValueError with fewer than two rounds: one round has no interval.
 
     >>> ratio, low, high = log_ratio_interval([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], t_quantile=4.303)
     >>> round(ratio, 6), round(low, 6), round(high, 6)
@@ -240,7 +240,7 @@ def t_probability(t: float, df: float) -> float:
     >>> round(t_probability(12.706205, 1), 6), round(t_probability(2.364624, 7), 6), round(t_probability(1.0, 2), 6)
     (0.95, 0.95, 0.57735)
     """
-    from scipy.special import stdtr  # takes half a second: only for those who ask
+    from scipy.special import stdtr  # takes half a second, so it is imported here
 
     return 2 * float(stdtr(df, t)) - 1
 
@@ -273,10 +273,10 @@ def signed_rank_counts(n: int) -> list[int]:
 
 
 def signed_rank_depth(n: int, confidence: float) -> tuple[int, float]:
-    """(k, achieved confidence) of the exact signed-rank interval; k = 0 where n is too small for the confidence.
+    """(k, achieved confidence) of the exact signed-rank interval; k = 0 if n is too small for the confidence.
 
-    k is the largest with 2 P(T+ <= k - 1) <= 1 - confidence, and 1 - 2 P(T+ <= k - 1) is what is achieved. The widest
-    interval there is achieves 1 - 2**(1 - n): five rounds stop at 93.75 %, six give 96.9 %.
+    k is the largest with 2 P(T+ <= k - 1) <= 1 - confidence, and 1 - 2 P(T+ <= k - 1) is the achieved confidence. The
+    widest possible interval achieves 1 - 2**(1 - n): five rounds stop at 93.75 %, six give 96.9 %.
 
     >>> signed_rank_depth(5, 0.95), signed_rank_depth(6, 0.95)
     ((0, 1.0), (1, 0.96875))
@@ -313,7 +313,7 @@ def welch_df(square_error_a: float, square_error_b: float, n_a: int, n_b: int) -
     Biometrika 34 (1947), 28-35, in the form of Satterthwaite (1946). It is between the smaller n - 1 and
     n_a + n_b - 2.
 
-    Equal errors from five values each; and all of the error from one side of five values:
+    Equal errors from five values each; and the whole error from one side of five values:
 
     >>> welch_df(0.1, 0.1, 5, 5), welch_df(0.1, 0.0, 5, 9)
     (8.0, 4.0)
@@ -367,7 +367,7 @@ def rank_sum_counts(n: int, m: int) -> list[int]:
 
 
 def rank_sum_depth(n: int, m: int, confidence: float) -> tuple[int, float]:
-    """(k, achieved confidence) of the exact rank-sum interval; k = 0 where n and m are too small for the confidence.
+    """(k, achieved confidence) of the exact rank-sum interval; k = 0 if n and m are too small for the confidence.
 
     k is the largest with 2 P(U <= k - 1) <= 1 - confidence, as in ``signed_rank_depth``. Three values against three
     stop at 90 %, four against four reach 97.1 %.
@@ -400,7 +400,7 @@ def hodges_lehmann_shift(a: list[float], b: list[float], depth: int) -> tuple[fl
 
 
 def confidence_per_look(confidence: float, looks: int) -> float:
-    """The confidence of each interval of a sequence, so that all ``looks`` of them hold together at ``confidence``.
+    """The confidence of each of ``looks`` intervals, so that together they have ``confidence``.
 
     Each look may miss with probability (1 - confidence) / looks: together they miss at most as often as the sum
     (Bonferroni's inequality), whenever and for whatever reason one stops after a look. These are repeated confidence
@@ -414,13 +414,13 @@ def confidence_per_look(confidence: float, looks: int) -> float:
 
 
 def holm(p: list[float]) -> list[float]:
-    """p values that are judged together, adjusted by Holm's step-down method; in the order in which they are given.
+    """p values adjusted by Holm's step-down method, in the given order.
 
     The i-th smallest of m, counted from 1, is multiplied by m - i + 1, and none is left below one before it or above 1
     (Holm, Scandinavian Journal of Statistics 6 (1979), 65-70). The chance that any of the true null hypotheses gets at
     most 5 % is at most 5 %, however the tests depend on each other.
 
-    The smallest times 3, the next times 2, the last as it is; and two whose order the factors would turn round:
+    The smallest times 3, the next times 2, the last unchanged; and two whose order the factors would reverse:
 
     >>> [round(x, 6) for x in holm([0.02, 0.3, 0.01])], holm([0.25, 0.25, 0.5]), holm([0.03125, 0.0234375])
     ([0.04, 0.3, 0.03], [0.75, 0.75, 0.75], [0.046875, 0.046875])
@@ -449,14 +449,14 @@ def replica_distance(squares: float, world_size: int) -> float:
 def replica_distance_factors(
     learning_rates: list[float], optimizer: str, weight_decay: float, momentum: float, nesterov: bool
 ) -> list[float] | None:
-    """The distance between replicas over what it was at the start, before the first step and after each.
+    """The distance between replicas over its initial value, before the first step and after each.
 
     learning_rates: of every step taken. optimizer: "sgd", "adam" or "adamw". None where there is no closed form.
 
-    All replicas get the same mean gradient g, wherever their own weights are, so it drops out of their difference d
-    (clipped or not: it is the same g on all ranks). What is left of the update rules of torch.optim:
+    All replicas get the same mean gradient g, whatever their own weights are, so it cancels in their difference d
+    (clipped or not: it is the same g on all ranks). The rest of torch.optim's update rules:
 
-    - no decay: nothing, whatever the optimizer; d stays as it was;
+    - no decay: nothing, for every optimizer; d is constant;
     - sgd, where the decay is added to the gradient: v <- momentum v + decay d, d <- d - lr v, from v = 0; with nesterov
       d <- d - lr (decay d + momentum v). Without momentum that is d <- (1 - lr decay) d;
     - adamw, where the decay is separate from the gradient (Loshchilov and Hutter 2019,
@@ -486,7 +486,7 @@ def replica_distance_factors(
 
 
 def union(intervals: list[tuple[float, float]], gap: float = 0.0) -> list[tuple[float, float]]:
-    """Intervals that do not overlap, covering the same, with gaps of up to ``gap`` closed; empty ones are left out.
+    """The union as disjoint intervals, with gaps of up to ``gap`` closed, without empty ones.
 
     >>> union([(3, 4), (0, 2), (1, 3), (6, 6)]), union([(0, 1), (1.4, 2), (3, 4)], gap=0.5)
     ([(0, 4)], [(0, 2), (3, 4)])
@@ -501,10 +501,10 @@ def union(intervals: list[tuple[float, float]], gap: float = 0.0) -> list[tuple[
 
 
 def others_cpu_share(machine_cpu_s: float, own_cpu_s: list[float], cores: int, wall_s: float) -> float:
-    """The share of a machine's CPU that processes other than the run's took, from 0 to 1.
+    """The share of a machine's CPU that other processes used, from 0 to 1.
 
     machine_cpu_s: CPU seconds of all processes in ``wall_s`` seconds on ``cores`` cores. own_cpu_s: those of each rank.
-    A launcher's own, which sleeps, counts among the others.
+    A launcher's own, which sleeps, counts as others'.
 
     >>> others_cpu_share(18.0, [5.0, 5.0], cores=2, wall_s=10.0)
     0.4
@@ -525,11 +525,11 @@ def algorithm_bandwidth(nbytes: float, seconds: float) -> float:
 
 
 def bus_bandwidth(nbytes: float, seconds: float, ranks: int) -> float:
-    """Bytes per second that an all-reduce moves over each link, to be held against the link's own: NCCL's "busbw".
+    """Bytes per second that an all-reduce moves over each link, to compare with the link's own rate: NCCL's "busbw".
 
     The algorithm bandwidth times 2 (n - 1) / n: each of n ranks must send and receive that much of the tensor, whatever
-    the algorithm (nccl-tests, doc/PERFORMANCE.md, "AllReduce"). It does not depend on the number of ranks where the
-    links are the limit; of a message from one rank to another it is the algorithm bandwidth.
+    the algorithm (nccl-tests, doc/PERFORMANCE.md, "AllReduce"). It does not depend on the number of ranks if the links
+    are the limit; for a message from one rank to another it is the algorithm bandwidth.
 
     >>> bus_bandwidth(100e6, 0.5, ranks=4), bus_bandwidth(100e6, 0.5, ranks=2)
     (300000000.0, 200000000.0)
@@ -538,12 +538,12 @@ def bus_bandwidth(nbytes: float, seconds: float, ranks: int) -> float:
 
 
 def ring_all_reduce_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:
-    """Seconds of a ring all-reduce by the model of a link: t = 2 (n - 1) alpha + 2 (n - 1) / n beta s.
+    """Seconds of a ring all-reduce by the alpha-beta model of a link: t = 2 (n - 1) alpha + 2 (n - 1) / n beta s.
 
-    alpha_s: seconds that a message takes whatever its size; beta_s: seconds per byte. Reduce-scatter and all-gather
-    take n - 1 messages of s / n bytes each, one after the other (Thakur, Rabenseifner and Gropp, International Journal
-    of High Performance Computing Applications 19 (2005), 49-66; Patarasuk and Yuan, Journal of Parallel and
-    Distributed Computing 69 (2009), 117-124). The arithmetic of the sum is left out.
+    alpha_s: seconds per message, whatever its size; beta_s: seconds per byte. Reduce-scatter and all-gather take n - 1
+    messages of s / n bytes each, one after the other (Thakur, Rabenseifner and Gropp, International Journal of High
+    Performance Computing Applications 19 (2005), 49-66; Patarasuk and Yuan, Journal of Parallel and Distributed
+    Computing 69 (2009), 117-124). The arithmetic of the sum is left out.
 
     Four ranks, 6 messages of 1 ms and of 1 s each for a quarter of 4 MB at 1 MB/s:
 
@@ -556,11 +556,11 @@ def ring_all_reduce_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) 
 def received_bytes(nbytes: float, ranks: int, all_reduces: float = 0, gathers: float = 0, scatters: float = 0) -> float:
     """Bytes that each rank must receive in a step for all-reduces, all-gathers and reduce-scatters of ``nbytes`` each.
 
-    A rank has 1/n of what is gathered and must be sent the rest; the sum of its part needs that of every other rank; an
-    all-reduce is a reduce-scatter and an all-gather (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054, section
-    7; Thakur, Rabenseifner and Gropp as above). No algorithm needs less.
+    A rank has 1/n of a gathered tensor and must receive the rest; the sum of its part needs that of every other rank;
+    an all-reduce is a reduce-scatter and an all-gather (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054,
+    section 7; Thakur, Rabenseifner and Gropp as above). No algorithm needs less.
 
-    A model of 100 MB on four ranks: ddp, torch's zero1 (the weights are sent besides), fsdp:
+    A model of 100 MB on four ranks: ddp, torch's zero1 (which also sends the weights), fsdp:
 
     >>> received_bytes(100, 4, all_reduces=1), received_bytes(100, 4, all_reduces=1, gathers=1)
     (150.0, 225.0)
@@ -575,11 +575,11 @@ def received_bytes(nbytes: float, ranks: int, all_reduces: float = 0, gathers: f
 
 
 def sharded_bytes(parameters: int, ranks: int, shards: tuple[str, ...], state_numbers: int = 2) -> dict[str, float]:
-    """Bytes that a rank holds between two steps in float32, by what it is for, when some of it is sharded evenly.
+    """Bytes that a rank holds between two steps in float32, by kind, if some kinds are sharded evenly.
 
-    state_numbers: that the optimizer keeps for each parameter: Adam 2, SGD with momentum 1. shards: names of kinds,
-    each divided by the ranks. Under Adam 16 bytes per parameter without shards, as many as Rajbhandari et al. 2020
-    (section 3.1) count for mixed precision: 2 + 2 + 12.
+    state_numbers: optimizer values per parameter: Adam 2, SGD with momentum 1. shards: names of kinds, each divided by
+    the ranks. Under Adam 16 bytes per parameter without shards, as many as Rajbhandari et al. 2020 (section 3.1) count
+    for mixed precision: 2 + 2 + 12.
 
     A million parameters on two ranks, in MB: DDP, the optimizer's state sharded, all three sharded:
 
@@ -609,7 +609,7 @@ def ring_over_nodes(
 
     inside, between: (alpha s, beta s per byte) of the links within a node and of the one link that each node has. One
     ring goes through all ranks and leaves each of m nodes once. In 2 (n - 1) rounds of an all-reduce a part is sent
-    over 2 (m - 1) links between nodes and 2 (n - m) within them; every link carries all rounds, so the slowest gives
+    over 2 (m - 1) links between nodes and 2 (n - m) within them; every link carries all rounds, so the slowest one sets
     the rate. So NCCL estimates its rings over more than two nodes (src/graph/tuning.cc at 01afd20: nInterSteps,
     speedInter).
 
@@ -626,13 +626,13 @@ def ring_over_nodes(
 
 
 def gloo_idle_s(nbytes: float, ranks: int, beta_s: float, most: float = math.inf) -> float:
-    """Seconds that a ring collective over Gloo takes beyond its bytes: one piece, in which a link stands idle.
+    """Seconds that a ring collective over Gloo takes beyond its bytes: one piece, during which a link is idle.
 
     Each of n parts is sent in two pieces or more, none larger than ``most``, and two pieces are on their way at a time
-    (gloo/allgather.cc; gloo/allreduce.cc, whose largest piece is 1 MiB). A piece is sent when the receiver has said
-    that it waits for it; on two ranks, where the neighbour on either side is the same one, that word stands behind what
-    is being sent to it. So links stand idle for one piece: of two ranks' all-gather a third of the time. The same piece
-    is taken for more ranks; `python -m tests.validation.forecast` shows how far that holds.
+    (gloo/allgather.cc; gloo/allreduce.cc, whose largest piece is 1 MiB). A piece is sent when the receiver has
+    announced that it waits; on two ranks, where both neighbours are the same rank, that message queues behind the data
+    sent to it. So links are idle for one piece: of two ranks' all-gather a third of the time. The same piece is assumed
+    for more ranks; `python -m tests.validation.forecast` shows how far that holds.
 
     All-gather of 4 MB at 1 MB/s, with ``ring_gather_s`` of 2 s on two ranks and 3 s on four:
 
@@ -646,7 +646,7 @@ def gloo_idle_s(nbytes: float, ranks: int, beta_s: float, most: float = math.inf
 
 def tree_broadcast_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:
     """Seconds of a broadcast by a binomial tree: ceil(log2 n) (alpha + beta s). In each round every rank that has the
-    message sends it whole to one that has not (Thakur, Rabenseifner and Gropp as above, section 4.1).
+    message sends it to one that does not have it (Thakur, Rabenseifner and Gropp as above, section 4.1).
 
     Five ranks need three rounds:
 
@@ -657,10 +657,10 @@ def tree_broadcast_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -
 
 
 def tcp_payload_share(mtu: int = 1500) -> float:
-    """Of the bytes that a link carries in one direction, the share that are a program's, where as much goes in the
-    other one, as in a ring. Ethernet's header takes 14 of each packet, those of IPv4 and TCP with its time stamp 52
-    (RFC 894, 791, 9293, 7323). For every second packet that comes an acknowledgement leaves, headers alone (RFC 5681,
-    section 4.2); a card that puts packets together sends fewer, and then the share is up to 2 % larger.
+    """The share of payload in a link's bytes in one direction, if the same amount goes in the other one, as in a ring.
+    Ethernet's header takes 14 of each packet, those of IPv4 and TCP with its time stamp 52 (RFC 894, 791, 9293, 7323).
+    Every second received packet is acknowledged, with headers only (RFC 5681, section 4.2); a card that puts packets
+    together sends fewer, and then the share is up to 2 % larger.
 
     >>> round(tcp_payload_share(), 4)
     0.936
@@ -671,8 +671,8 @@ def tcp_payload_share(mtu: int = 1500) -> float:
 
 def power_sgd_bytes(shape: tuple[int, ...], rank: int = 1) -> int:
     """Bytes that PowerSGD sends of a float32 gradient: for a matrix n x m two of rank columns, (n + m) x rank numbers,
-    where that is less than half of n m; of anything else all (Vogels, Karimireddy and Jaggi 2019,
-    https://arxiv.org/abs/1905.13727, algorithm 1; the half is torch's ``min_compression_rate``).
+    if that is less than half of n m; else all (Vogels, Karimireddy and Jaggi 2019, https://arxiv.org/abs/1905.13727,
+    algorithm 1; the half is torch's ``min_compression_rate``).
 
     >>> power_sgd_bytes((64, 3, 7, 7)), power_sgd_bytes((64,)), power_sgd_bytes((2, 3))
     (844, 256, 24)
@@ -683,10 +683,11 @@ def power_sgd_bytes(shape: tuple[int, ...], rank: int = 1) -> int:
 
 
 def slowest_shares(count: int, ranks: int) -> list[float]:
-    """How often each of ``count`` equally likely times, sorted, is the slowest that ranks draw: (i/c)^n - ((i-1)/c)^n.
+    """The probability that each of ``count`` equally likely sorted times is the slowest draw of the ranks: (i/c)^n -
+    ((i-1)/c)^n.
 
-    All n draws are among the i smallest with probability (i/c)^n; the largest is the i-th where they are not among the
-    i - 1 smallest too: the distribution of the maximum (David and Nagaraja, Order Statistics, 3rd ed., section 2.1).
+    All n draws are among the i smallest with probability (i/c)^n; the largest is the i-th if they are not all among the
+    i - 1 smallest: the distribution of the maximum (David and Nagaraja, Order Statistics, 3rd ed., section 2.1).
 
     >>> slowest_shares(2, 1), slowest_shares(2, 3)
     ([0.5, 0.5], [0.125, 0.875])
@@ -695,7 +696,7 @@ def slowest_shares(count: int, ranks: int) -> list[float]:
 
 
 def ring_alpha_beta(constant_s: float, per_byte_s: float, ranks: int) -> tuple[float, float]:
-    """alpha and beta of a ring all-reduce whose times lie on constant_s + per_byte_s x bytes: the opposite of
+    """alpha and beta of a ring all-reduce whose times lie on constant_s + per_byte_s x bytes: the inverse of
     ``ring_all_reduce_s``. Raises ZeroDivisionError for one rank, which sends nothing.
 
     >>> [round(x, 9) for x in ring_alpha_beta(0.006, 1.5e-6, ranks=4)]
@@ -707,9 +708,9 @@ def ring_alpha_beta(constant_s: float, per_byte_s: float, ranks: int) -> tuple[f
 def fit_line(sizes: list[float], times: list[float], typical: list[float]) -> tuple[float, float]:
     """Constant and slope of times over sizes, by least squares of the errors relative to ``typical``.
 
-    Minimises the sum of ((a + b s - t) / typical)**2: with sizes over five decades the absolute errors are all of the
-    largest messages, and nothing would be known of the constant. With ``typical`` the same for several sets of times,
-    the line of their mean is the mean of their lines. Raises ZeroDivisionError with fewer than two different sizes.
+    Minimises the sum of ((a + b s - t) / typical)**2: with sizes over five decades the largest messages dominate the
+    absolute errors, and the constant would be undetermined. With ``typical`` the same for several sets of times, the
+    line of their mean is the mean of their lines. Raises ZeroDivisionError with fewer than two different sizes.
 
     Four messages of 3 s each and 2 s per byte:
 
@@ -726,11 +727,11 @@ def fit_line(sizes: list[float], times: list[float], typical: list[float]) -> tu
 
 
 def median_depth(n: int, confidence: float) -> int:
-    """k, so that the k-th value from either end bounds the median of n values' distribution; 0 where n is too small.
+    """k, so that the k-th value from either end bounds the median of n values' distribution; 0 if n is too small.
 
-    k is the largest with 2 P(B <= k - 1) <= 1 - confidence for a binomial B of n fair coins: the sign test turned round
-    (Hollander, Wolfe and Chicken, section 3.6). It assumes nothing of the distribution. Five values are too few for
-    95 %; of six the extremes are the interval, of ten the second from either end.
+    k is the largest with 2 P(B <= k - 1) <= 1 - confidence for a binomial B of n fair coins: the sign test inverted
+    (Hollander, Wolfe and Chicken, section 3.6). It assumes no distribution. Five values are too few for 95 %; of six
+    the extremes are the interval, of ten the second from either end.
 
     >>> [median_depth(n, 0.95) for n in (5, 6, 10, 20)]
     [0, 1, 2, 6]
@@ -745,7 +746,7 @@ def median_depth(n: int, confidence: float) -> int:
 
 
 def median_interval(values: list[float], confidence: float) -> tuple[float, float | None, float | None]:
-    """The median with its exact interval: (median, low, high); None where there are too few values (``median_depth``).
+    """The median with its exact interval: (median, low, high); None with too few values (``median_depth``).
 
     >>> median_interval([1.0, 9.0, 2.0, 3.0, 5.0, 4.0], 0.95), median_interval([1.0, 2.0], 0.95)
     ((3.5, 1.0, 9.0), (1.5, None, None))

@@ -47,17 +47,16 @@ def action(module: str) -> Callable:
 class Command:
     """A command of `bench`, and a target of make.
 
-    name: on the command line; of a part of a command both words, as "predict memory". group: one of GROUPS.
-    example: variables that people give to make most often. run: (args) -> exit code, or None for 0; None for a command
-    that is only its parts, and for a target of make alone. target: of make, if it has another name.
-    flags: flag -> argparse's options, and "read": (variable, text) -> the value for ``run`` (bench/config/flags.py).
-    positional: arguments that may also be given as flags of the same name, as make does it.
-    options: it takes the options of a run; takes: only these of them; knobs: and those of single modes; own: options
-    with another default here; others: workload -> the same.
-    needs: "horovod" (installed first, where make calls it), "course" (the packages of the course), "clone" (files that
-    are in no package), "sets" (a clone, unless SETS names a folder).
-    rest: a user's command follows --, and is ``args.rest``. note: below the help. parts: a second word -> its command.
-    gone: flags of version 0.1 -> what replaces them.
+    name: on the command line; of a part of a command both words, as "predict memory". group: one of GROUPS. example:
+    variables that people give to make most often. run: (args) -> exit code, or None for 0; None for a command that is
+    only its parts, and for a target of make only. target: of make, if it has another name. flags: flag -> argparse's
+    options, and "read": (variable, text) -> the value for ``run`` (bench/config/flags.py). positional: arguments that
+    may also be given as flags of the same name, as make does it. options: it takes the options of a run; takes: only
+    these of them; knobs: and those of single modes; own: options with another default here; others: workload -> the
+    same. needs: "horovod" (installed first, where make calls it), "course" (the packages of the course), "clone" (files
+    that are in no package), "sets" (a clone, unless SETS names a folder). rest: a user's command follows --, and is
+    ``args.rest``. note: below the help. parts: a second word -> its command. gone: flags of version 0.1 -> what
+    replaces them.
     """
 
     name: str

@@ -192,7 +192,7 @@ class Timed(Struct, frozen=True, kw_only=True):
 
 
 class Sample(Timed, frozen=True, kw_only=True):
-    """What one rank of a run measured. What an older record lacks is UNSET, which is false."""
+    """What one rank of a run measured. Values missing in older records are UNSET, which is false."""
 
     pid: Count
     loader_workers: FewOrNone

@@ -12,7 +12,7 @@ LONGEST_NAME, LARGEST = 1000, 1e100
 
 class BadRecord(BenchError):
     def __init__(self, message: str):
-        super().__init__(printable(message))  # it may quote what the file holds
+        super().__init__(printable(message))  # it may quote the file's content
 
 
 def require_validator() -> None:

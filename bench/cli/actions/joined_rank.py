@@ -33,7 +33,7 @@ class JoinedRank(Rank):
         console, workload = tables.terminal(stream), workload_of(self.config)
         self.live = LiveProgress(
             self.config, console, self.config.mode, lambda row: epoch_line(row, workload), captures=False
-        )  # what a rank prints goes to its log
+        )  # a rank's output goes to its log
         return self.live.__enter__()
 
     def speak(self) -> None:

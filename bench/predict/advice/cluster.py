@@ -23,7 +23,7 @@ def candidates(plain: list[RunConfig] | None = None) -> list[RunConfig]:
 
 
 def forecasts(facts: Facts, ranks: int) -> list[result.Forecast]:
-    """Each candidate on so many devices, and one device; the highest throughput first."""
+    """Each candidate on N devices, and one device; the highest throughput first."""
     found = [result.forecast(facts.profile, config, ranks, facts.link) for config in candidates()]
     found.append(result.alone(facts.profile, RunConfig(mode=ALONE), facts.link))
     return sorted(found, key=lambda each: -each.throughput)

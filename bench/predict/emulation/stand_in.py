@@ -27,7 +27,7 @@ class Pace:
         self.scale, self.late, self.waited = scale, 0.0, []
 
     def wait(self, began: float, seconds: float) -> None:
-        """Sleep until so many seconds of the profile after ``began``, less what earlier sleeps took too long."""
+        """Sleep until so many seconds of the profile after ``began``, minus the excess of earlier sleeps."""
         end = began + seconds * self.scale - self.late
         if (left := end - time.perf_counter()) > 0:
             time.sleep(left)

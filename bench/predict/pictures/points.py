@@ -26,7 +26,7 @@ from bench.record.view import Record
 
 FASTER = 1.05  # efficiency that no exchange can reach
 NEAR_MS = 0.1  # of latency: the links of namespaces have about this much
-DEFAULTS = {"cycle_time_ms": CYCLE_MS}  # of options whose default is the engine's own
+DEFAULTS = {"cycle_time_ms": CYCLE_MS}  # of options whose default is the backend's own
 
 
 @dataclass(frozen=True)
