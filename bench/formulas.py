@@ -646,7 +646,7 @@ def gloo_idle_s(nbytes: float, ranks: int, beta_s: float, most: float = math.inf
 
 def tree_broadcast_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:
     """Seconds of a broadcast by a binomial tree: ceil(log2 n) (alpha + beta s). In each round every rank that has the
-    message sends it to one that does not have it (Thakur, Rabenseifner and Gropp as above, section 4.1).
+    message sends all of it to one that does not have it (Thakur, Rabenseifner and Gropp as above, section 4.1).
 
     Five ranks need three rounds:
 
@@ -683,7 +683,7 @@ def power_sgd_bytes(shape: tuple[int, ...], rank: int = 1) -> int:
 
 
 def slowest_shares(count: int, ranks: int) -> list[float]:
-    """The probability that each of ``count`` equally likely sorted times is the slowest draw of the ranks: (i/c)^n -
+    """How often each of ``count`` equally likely sorted times is the slowest of all ranks' draws: (i/c)^n -
     ((i-1)/c)^n.
 
     All n draws are among the i smallest with probability (i/c)^n; the largest is the i-th if they are not all among the

@@ -189,8 +189,8 @@ def limits_with(dots: list[float], ends: list[float]) -> tuple[float, float]:
 
 
 def draw_dots(axes, values: list[float], y: float, spread: float, look: Look | None = None, **options) -> list[float]:
-    """A dot for each value, shifted so that equal ones are visible; returns their heights. look: None for white dots on
-    a bar."""
+    """A dot for each value, shifted so that equal ones are visible; their heights. look: None for white dots on a
+    bar."""
     heights = [y + spread * (i % 3 - 1) for i in range(len(values))]
     if look is None:
         shown = {"marker": "o", "color": "white", "markeredgecolor": "black", "markersize": 4.5, "markeredgewidth": 0.9}

@@ -8,8 +8,7 @@ from bench.formulas import scaled_lr
 
 
 def observed_of(record: dict) -> dict:
-    """The input of the detectors: the observations, and values from samples and facts. record: of this schema
-    version."""
+    """The input of the detectors: observations, and values from samples and facts. record: of this schema version."""
     config = unchecked(record["config"])
     if record["status"] == "failed":
         hang = {"limit_s": config.timeout, "where": record["failure"].get("where") or []}
@@ -24,8 +23,7 @@ def observed_of(record: dict) -> dict:
 
 
 def from_samples(config: RunConfig, topology: dict, parts: list[dict]) -> dict:
-    """``observed``, as far as it follows from a record's samples; the oldest have no facts. parts: one dict per
-    rank."""
+    """``observed``, as far as a record's samples contain it; the oldest have no facts. parts: one dict per rank."""
     facts = parts[0].get("facts")
     hashes = {when: [part[f"{key}_weights_sha256"] for part in parts if f"{key}_weights_sha256" in part]
               for when, key in (("start", "initial"), ("end", "final"))}  # fmt: skip

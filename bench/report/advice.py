@@ -1,5 +1,4 @@
-"""The facts of a recommendation from measured records: the newest comparison, the parts of its steps, a profile, a
-link."""
+"""The facts of an advice from measured records: the newest comparison, the parts of its steps, a profile, a link."""
 
 from collections.abc import Iterable
 

@@ -188,8 +188,7 @@ def even_threads(config: RunConfig) -> RunConfig:
 
 
 def bounds_of(config: Parallel) -> list[str]:
-    """The no-communication baselines to measure with the modes: on a CPU with several workers, where they slow down
-    too."""
+    """The baselines to measure with the modes: on a CPU with several workers, where they slow down too."""
     return UPPER_BOUNDS if config.device == "cpu" and config.num_devices > 1 else []
 
 

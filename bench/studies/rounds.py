@@ -40,8 +40,7 @@ def order(names: list[str], number: int) -> list[str]:
 
 
 def repeats_of(plan: Plan, rounds: int) -> int:
-    """The maximum number of disturbed rounds to repeat; 0 for trainings by epochs, whose verdicts are about
-    accuracy."""
+    """How many disturbed rounds to repeat at most; 0 for trainings by epochs, with verdicts about accuracy."""
     trains = any(config.epochs for config in plan.programs.values())
     return 0 if trains else min(4, (rounds + 1) // 2)
 

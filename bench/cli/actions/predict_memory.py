@@ -169,8 +169,7 @@ def available() -> int:
 
 
 def largest(config: RunConfig, outputs: int, limit: int) -> int:
-    """The largest batch per device whose tensors need at most ``limit`` bytes, at most the data's examples; 0 if
-    none."""
+    """The largest batch per device whose tensors need at most ``limit`` bytes, at most the data; 0 if none."""
     from bench.predict.memory.plan import largest_batch
 
     own = data_kind(config.data)[0] == OWN

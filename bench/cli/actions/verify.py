@@ -131,9 +131,8 @@ def why_no_adasum(config: RunConfig) -> str:
 def compare(
     console: Console, base: RunConfig, norm: str, modes: list[str]
 ) -> tuple[float, float | None, list[str]] | None:
-    """Run the modes on one config; print the table. Returns the largest difference (infinite if runs are not
-    comparable), that of PASSES if there is one, and why modes are missing. None where the model has no batch norm to
-    compare."""
+    """Run the modes on one config; print the table. Returns the largest difference (infinite if not comparable), that
+    of PASSES if there is one, and why modes are missing. None for a model without batch norm to compare."""
     folders, records = {}, {}
     missing = [f"{mode} {why}" for mode in modes if (why := impossible(base, mode))]
     for name, config in programs(base, norm, modes).items():

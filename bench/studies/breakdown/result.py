@@ -247,8 +247,7 @@ def timeline_words(record: Record) -> str:
 
 
 def sharded_words(spans: list[dict]) -> list[str]:
-    """The weights that a rank receives and the gradients that it sends, under a mode that shards: ['gather: 3 MiB in
-    all']."""
+    """Weights that a rank receives and gradients that it sends, under sharding: ['gather: 3 MiB in all']."""
     sent = {}
     for span in spans:
         kind = span["name"].partition(" ")[0]

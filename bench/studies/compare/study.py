@@ -34,8 +34,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """Every mode on the same global batches, single first; on a CPU the no-communication baseline too. config:
-    resolved."""
+    """Every mode on the same global batches, single first; on a CPU the baseline too. config: resolved."""
     config = even_threads(config)
     return {mode: in_mode(config, mode) for mode in [*modes, *bounds_of(config)]}
 

@@ -42,8 +42,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """Every mode that can start unsynchronised, with and without synchronisation, and without buffers that rank 0
-    sends; the control."""
+    """Every mode that can start unsynchronised, with and without that, and without rank 0's buffers; the control."""
     config, found = even_threads(config), {}
     for mode in (mode for mode in modes if "init_sync" in MODES[mode].knobs):
         found[mode] = in_mode(config, mode)
