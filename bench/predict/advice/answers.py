@@ -186,11 +186,11 @@ def trials(way: Way, facts: Facts) -> list[Trial]:
                            f"most the data wait, {percent(way.share(DATA_WAIT))} of the step"))  # fmt: skip
     found += fewer_bytes(way, facts)
     if (share := shown_share(way, IMBALANCE)) >= LEAST:
-        found.append(Trial(share, "equal, otherwise idle devices (`bench doctor`), because the slowest rank is "
+        found.append(Trial(share, "equal devices without other load (`bench doctor`), because the slowest rank is "
                            f"waited for; gains at most {percent(way.share(IMBALANCE))} of the step"))  # fmt: skip
     gpus = f" GPUS={way.config.num_devices}" if way.config.num_devices > 1 else ""
     found.append(Trial(None, f"`make sweep MODE={way.config.mode}{gpus}` measures its settings: their gain is not "
-                       "predicted"))  # fmt: skip
+                       "known in advance"))  # fmt: skip
     return sorted(found, key=lambda trial: -1.0 if trial.gain is None else trial.gain, reverse=True)
 
 
