@@ -1,4 +1,4 @@
-"""The known mistakes of data-parallel training: text, how each is made, detector, measures. No torch here.
+"""The known mistakes of data-parallel training: text, injection, detector, measures. Nothing here imports torch.
 
 To add one: its file, with a detector of the file's name under ``@mistake``, and that name in ``FILES``.
 """
@@ -26,7 +26,7 @@ INJECTED = tuple(name for name, mistake in MISTAKES.items() if not mistake.switc
 
 
 def find(observed: dict) -> list[Finding]:
-    """All findings in what was observed of a run (bench/record/observed.py), except those that follow from another."""
+    """All findings of a run (observed: bench/record/observed.py), except those that follow from another one."""
     found = [finding for mistake in DETECTED.values() if (finding := mistake.find(observed))]
     explained = follow_from(found)
     return [finding for finding in found if finding.name not in explained]
@@ -37,17 +37,17 @@ def follow_from(found: list[Finding]) -> set[str]:
 
 
 def unobserved(observed: dict) -> list[str]:
-    """The mistakes that a record of this project says nothing about, because what shows them was not observed."""
+    """The mistakes that cannot be judged from a record of this project, because their input was not observed."""
     return [name for name, mistake in DETECTED.items() if not (mistake.watched or mistake.observed(observed))]
 
 
 def unheard(observed: dict, reasons: dict[str, str]) -> dict[str, str]:
-    """The same for a Watch: each mistake with the reason, "" if none is known. reasons: by key of ``observed``."""
+    """The same for a Watch: each mistake with its reason, or "" if unknown. reasons: by key of ``observed``."""
     unseen = [mistake for mistake in DETECTED.values() if not mistake.observed(observed)]
     needed = {mistake.name: mistake.needs.split("|")[0].split() for mistake in unseen}
     return {name: reasons.get(needs[0]) or reason_in(observed, needs) for name, needs in needed.items()}
 
 
 def reason_in(observed: dict, needs: list[str]) -> str:
-    """The reason that an observed part gives for what it lacks, in its "unheard"."""
+    """The reason in an observed part's "unheard" for its missing keys."""
     return part_of(observed, [*needs[:-1], "unheard", *needs[-1:]]) or ""

@@ -8,7 +8,7 @@ from bench.mistakes.measures import Measure, part_of
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a run needs for a mistake to be made. met: RunConfig -> bool. words: what to do otherwise."""
+    """What a run needs for a mistake to be made. met: RunConfig -> bool. words: the requirement in words."""
 
     words: str
     met: Callable
@@ -18,16 +18,16 @@ SEVERAL_PROCESSES = Requirement("several processes: MODE=ddp or horovod, GPUS=2 
 SEVERAL_DEVICES = Requirement("several devices: GPUS=2 or more", lambda c: c.num_devices > 1)
 EPOCHS = Requirement("a training by epochs: EPOCHS", lambda c: c.epochs)
 SECOND_EPOCH = Requirement("a second epoch: EPOCHS=2 or more", lambda c: c.epochs > 1)
-VALIDATION = Requirement("data with a validation set, which DATA=synthetic has not", lambda c: c.data != "synthetic")
+VALIDATION = Requirement("data with a validation set (not DATA=synthetic)", lambda c: c.data != "synthetic")
 CHECKPOINTS = Requirement("checkpoints: leave CHECKPOINT=0 out", lambda c: c.checkpoint is not False)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a detector returns where a sentence is not enough.
+    """What a detector returns if a sentence is not enough.
 
-    question: for what may be intended, the question to the script's author. title, consequence, remedy: replace those
-    of the mistake.
+    question: to the script's author, if the behaviour may be intended. title, consequence, remedy: replace those of
+    the mistake.
     """
 
     text: str
@@ -39,7 +39,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake found in a run. question: what to ask the author if it may be intended; empty if it is wrong."""
+    """One mistake found in a run. question: to the author, if it may be intended; empty for a certain mistake."""
 
     name: str
     title: str
@@ -65,8 +65,8 @@ class Lab:
     changes: facts of the parity certificate that the mistake itself changes. varies: options in which the two versions
     may differ although they define the work. hangs: the wrong version does not end; its failed record is the result.
     pretrains: both versions load a PRETRAINED file, made first by a short training.
-    shows: what its picture has besides the primary measure: "metric" (the workload's) or "train_loss" (curves over
-    epochs), "ranks", "files", "places", or "" for the next measure.
+    shows: the second panel of its picture, next to the primary measure: "metric" (the workload's) or "train_loss"
+    (curves over epochs), "ranks", "files", "places", or "" for the next measure.
     """
 
     question: str
@@ -89,11 +89,11 @@ class Mistake:
     """One known mistake.
 
     detect: ``observed`` (bench/record/observed.py) -> a sentence of evidence, an Evidence, or None.
-    needs: the part of ``observed`` that the detector reads, or alternatives with "|" between them; "" if the mistake is
-    only seen in a run that failed. explains: mistakes that follow from this one and are not reported beside it.
-    switch: options that make a right run wrong. Without it INJECT=<name> does, by ``overrides``, methods of ``Script``
-    (bench/training/script.py) to replace, or by ``sums_gradients``, which the modes read. requires: what the run needs
-    for that. lab: None for what is only detected. recorded: it has no lab, but records of this project show it.
+    needs: the part of ``observed`` that the detector reads, or alternatives separated by "|"; "" if the mistake is
+    only visible in a failed run. explains: mistakes that follow from this one and are not reported together with it.
+    switch: options that make a right run wrong. Without it INJECT=<name> does, by ``overrides`` (methods of ``Script``
+    in bench/training/script.py to replace) or by ``sums_gradients``, which the modes read. requires: conditions of the
+    injection. lab: None if the mistake is only detected. recorded: it has no lab, but records of this project show it.
     case: the script in tests/watched that makes it in the fewest lines.
     """
 
@@ -125,7 +125,7 @@ class Mistake:
         return f"a mistake made on purpose (INJECT={self.name}): {self.title}"
 
     def find(self, observed: dict) -> Finding | None:
-        """The detector's finding. The detector is asked of every record, and returns None where a part is absent."""
+        """The detector's finding. The detector runs on every record, and returns None if a part is missing."""
         found = self.detect(observed)
         if found is None:
             return None
@@ -139,7 +139,7 @@ class Mistake:
 
 
 def mistake(title: str, consequence: str, remedy: str, **fields) -> Callable:
-    """Makes a detector the ``Mistake`` of its name. fields: the others of a Mistake."""
+    """Register a detector as the ``Mistake`` of its name. fields: the other fields of a Mistake."""
 
     def register(detect: Callable) -> Callable:
         detect.mistake = Mistake(detect.__name__.replace("_", "-"), title, consequence, remedy, detect, **fields)
@@ -152,7 +152,7 @@ def mistake(title: str, consequence: str, remedy: str, **fields) -> Callable:
 
 
 def some(names: list[str]) -> str:
-    """The first names, and how many there are."""
+    """The first names and their number."""
     return ", ".join(names[:3]) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
 
 

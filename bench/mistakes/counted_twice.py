@@ -9,18 +9,18 @@ from bench.mistakes.base import Evidence, mistake
     case="wrong/counted_by_every_rank",
 )
 def counted_twice(observed: dict) -> str | Evidence | None:
-    """A sampler pads the last batch. If the counts are not known, it is a question."""
+    """A sampler pads the last batch. If the counts are unknown, it is a possible mistake."""
     reported = observed.get("reported") or {}
     counted, whole = [n for rank in reported.get("images", []) for n in rank], reported.get("val_images")
     if whole and counted and max(counted) <= whole:
         return None
     if whole and counted:
-        return f"{max(counted)} examples were counted, of {whole} in the validation set"
+        return f"{max(counted)} examples were counted, but the validation set has {whole}"
     for each in observed.get("validations") or []:
         if each["shared"]:
             return Evidence(
-                f"a validation drew {each['draws']} times from {each['examples']} examples; drawn more than once: "
-                f"{each['shared']}",
-                "are the repeated ones dropped before the figures of the ranks are summed?",
+                f"a validation drew {each['draws']} times from {each['examples']} examples, and drew {each['shared']} "
+                "of them more than once",
+                "are the repeated examples dropped before the ranks' metrics are summed?",
             )
     return None

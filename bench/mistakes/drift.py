@@ -12,7 +12,7 @@ from bench.mistakes.unsynced_init import LOCAL_SGD, averaged, first_apart_outsid
     case="wrong/drift_skipped_steps",
 )
 def drift(observed: dict) -> str | Evidence | None:
-    """A step that one rank takes differently, or weights changed on one rank."""
+    """A step that differs on one rank, or weights changed on one rank."""
     start, end = (observed.get(when, {}).get("parameters", []) for when in ("start", "end"))
     weights = observed.get("weights") or {}
     apart = weights.get("apart_at")
@@ -27,6 +27,6 @@ def drift(observed: dict) -> str | Evidence | None:
     if averaged(observed):
         return Evidence(f"{evidence}; they are equal again later", LOCAL_SGD)
     if names := first_apart_outside(observed):
-        title = "parameters outside the model that start from the same values and go apart"
-        return outside(title, f"after step {apart} these differ: {some(names)}", observed)
+        title = "parameters outside the model that start equal and diverge"
+        return outside(title, f"these parameters differ between ranks after step {apart}: {some(names)}", observed)
     return evidence

@@ -9,20 +9,20 @@ from bench.mistakes.base import mistake, numbers
     case="gpu/one_for_all_ranks",
 )
 def extra_context(observed: dict) -> str | None:
-    """A rank with a CUDA context on a GPU that its model is not on, as after ``torch.load`` without map_location or
-    without set_device; or models of several ranks on one GPU of several."""
+    """A rank with a CUDA context on another GPU than its model's, e.g. after ``torch.load`` without map_location or
+    without set_device; or models of several ranks on one GPU, although the machine has several."""
     contexts = observed.get("contexts") or {}
     if contexts.get("together"):
-        return f"the models of ranks {numbers(contexts['together'])} are on one GPU, and the machine has others"
+        return f"the models of ranks {numbers(contexts['together'])} are on one GPU, but the machine has others"
     found = [rank for rank, extra in enumerate(contexts.get("extra", [])) if extra]
     if not found:
         return None
     rank = found[0]
     own, extra, loaded = (contexts[key][rank] for key in ("own", "extra", "loaded"))
     trains, other = (", ".join(f"cuda:{index}" for index in indices) for indices in (own, extra))
-    evidence = f"rank {rank} trains on {trains}, and has a CUDA context on {other}, too"
+    evidence = f"rank {rank} trains on {trains}, but also has a CUDA context on {other}"
     if len(found) > 1:
-        evidence = f"{evidence} ({len(found)} ranks have one on a GPU that is not their own)"
+        evidence = f"{evidence} ({len(found)} ranks have one on another rank's GPU)"
     if set(loaded) & set(extra):
         return f"{evidence}: torch.load put tensors there"
     if contexts["current"][rank] in extra:

@@ -1,7 +1,7 @@
 from bench.mistakes.base import SEVERAL_DEVICES, Lab, Requirement, mistake
 from bench.mistakes.measures import LOSS, METRIC, Measure, of_observed
 
-AVERAGED_INSTEAD = "are the weights averaged now and then instead (local SGD)?"
+AVERAGED_INSTEAD = "are the weights averaged every few steps instead (local SGD)?"
 
 
 def sum_of_losses(script, outputs, targets):
@@ -38,8 +38,8 @@ RATIO = Measure("exchanged gradient over the mean of the ranks' own", of_observe
     case="wrong/sum_by_hand",
 )
 def gradient_sum(observed: dict) -> str | None:
-    """An exchanged gradient that is a multiple of the mean, or the mean divided by the number of ranks once more. As
-    many passes as ranks may have been divided by their own number, and a clipped gradient is another part each time."""
+    """An exchanged gradient that is a multiple of the mean, or the mean divided by the number of ranks again. If a step
+    has N passes on N ranks, their division by N looks the same. A clipped gradient has another ratio in each step."""
     gradient, ranks = observed.get("gradient"), observed.get("world_size", 1)
     if not gradient or gradient["kind"] != "mean" or ranks == 1 or gradient.get("exchanged") is False:
         return None

@@ -11,7 +11,7 @@ from bench.mistakes.base import mistake, numbers
     case="wrong/hidden_step_adam",
 )
 def hidden_step(observed: dict) -> str | None:
-    """A resume under Horovod that sends the parameters first and the optimizer's state afterwards: on a rank whose
+    """A resume under Horovod that broadcasts the parameters first and the optimizer's state afterwards: on a rank whose
     optimizer has no state, ``broadcast_optimizer_state`` creates it by a step with zero gradients.
 
     Seen as that step on some ranks; or, if nothing observed it, as an optimizer with weight decay that already has its
@@ -24,12 +24,12 @@ def hidden_step(observed: dict) -> str | None:
     if moved := [rank for rank, changed in enumerate(seen["moved"]) if changed]:
         ranks = f"rank{'s' * (len(moved) > 1)} {numbers(moved)}"
         return (
-            f"broadcast_optimizer_state changed the weights of {ranks}, and before the first step there are "
+            f"broadcast_optimizer_state changed the weights of {ranks}; before the first step there are "
             f"{len(set(weights))} different sets of weights on {len(weights)} ranks"
         )
     if all(seen["sent"]) and len(set(weights[1:])) == 1:
         return (
-            "before the first step Horovod's optimizer, which decays weights, has its state already, and rank 0's "
-            "weights are not those of the other ranks"
+            "before the first step Horovod's optimizer, which has weight decay, already has its state, and rank 0's "
+            "weights differ from those of the other ranks"
         )
     return None

@@ -35,8 +35,8 @@ def host_sync(observed: dict) -> str | Evidence | None:
     if observed.get("device") != "cpu":
         return f"the host waits for the device at {named}"
     return Evidence(
-        f"on a GPU the host would wait for it at {named}", "will this never train on a GPU?",
+        f"on a GPU the host would wait for the device at {named}", "is this script never used on a GPU?",
         "the host waits for the device every step, where that is a GPU",
-        "would stall a GPU: its queue is emptied, and it idles until the next step is prepared; on a CPU it costs "
-        "nothing",
+        "a GPU would stall: its queue is emptied, and it idles until the next step is prepared; on a CPU there is no "
+        "cost",
     )  # fmt: skip

@@ -13,7 +13,8 @@ from bench.mistakes.unsynced_init import unsynced_init
     case="wrong/load_before_written",
 )
 def load_by_rank(observed: dict) -> str | Evidence | None:
-    """Rank 0 saves a checkpoint, and the others load it before it is written. A question if the replicas are equal."""
+    """Rank 0 saves a checkpoint, and the others load it before it is written. If the replicas are equal, it is only a
+    possible mistake."""
     apart = (observed.get("contents") or {}).get("apart")
     if not apart:
         return None
@@ -22,8 +23,8 @@ def load_by_rank(observed: dict) -> str | Evidence | None:
         if contents is not None:
             groups.setdefault(contents, []).append(rank)
     first, *others = [f"rank{'s' * (len(ranks) > 1)} {numbers(ranks)}" for ranks in groups.values()]
-    evidence = f"{apart['file']}, after step {apart['step']}: {' and '.join(others)} got other contents than {first}"
+    evidence = f"{apart['file']}, after step {apart['step']}: {' and '.join(others)} read other contents than {first}"
     effect = unsynced_init(observed) or drift(observed) or other_replica(observed)
     if isinstance(effect, str):
         return f"{evidence}; {effect}"
-    return Evidence(evidence, "is the file written again between the loads of the ranks on purpose?")
+    return Evidence(evidence, "is the file written again on purpose between the ranks' loads?")

@@ -1,9 +1,9 @@
 from bench.mistakes.base import Evidence, mistake
 
-STARVED = 0.2  # a loader is too slow when the median step waits for it more than this share of its time
+STARVED = 0.2  # a loader is too slow if the median step waits for it more than this share of its time
 
 
-SHORT_S = 0.01  # on a CPU a wait that is shorter in a quarter of the steps says little: a core is not always free
+SHORT_S = 0.01  # on a CPU a wait that is shorter in a quarter of the steps is no evidence: cores are not always free
 
 
 @mistake(
@@ -15,7 +15,7 @@ SHORT_S = 0.01  # on a CPU a wait that is shorter in a quarter of the steps says
     case="wrong/starved_decoding",
 )
 def loader_starvation(observed: dict) -> str | Evidence | None:
-    """Not a mistake of data parallelism, so nothing makes it on purpose. A question if other processes disturbed it."""
+    """Not specific to data parallelism, so it cannot be injected. If other processes disturbed it: only possible."""
     loader = observed.get("loader") or {}
     shares = loader.get("wait_share") or []
     waits = loader.get("wait_s") or [None] * len(shares)

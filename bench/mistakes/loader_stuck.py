@@ -11,7 +11,7 @@ from bench.mistakes.rank0_collective import at
     case="wrong/stuck_worker",
 )
 def loader_stuck(observed: dict) -> str | None:
-    """A run that hung with a rank in its loader, and every other rank in a collective or a backward pass."""
+    """A run that hung with a rank in its loader and every other rank in a collective or a backward pass."""
     hang = observed.get("hang") or {}
     places = hang.get("where") or []
     loads = [rank for rank, place in enumerate(places) if place and place.get("awaits_batch")]

@@ -23,12 +23,12 @@ FEW_IMAGES = 8
     case="wrong/norm_two_images",
 )
 def local_norm(observed: dict) -> str | None:
-    """Running means that differ by rank are not a finding: in some modes each rank keeps its own by design."""
+    """Running means that differ by rank are not a mistake: in some modes each rank keeps its own by design."""
     norm = observed.get("norm") or {}
     if not (observed.get("trains") and observed.get("exchanges", True) and observed.get("num_devices", 1) > 1):
         return None
     if "BatchNorm" not in norm.get("kind", "") or norm["synchronised"] or norm["images"] >= FEW_IMAGES:
         return None
     apart = norm.get("disagreement")
-    aside = "" if apart is None else f"; the ranks' running means are {apart:.2g} standard deviations apart at the end"
+    aside = "" if apart is None else f"; at the end the ranks' running means differ by {apart:.2g} standard deviations"
     return f"{norm['kind']} over {norm['images']} examples per device (few: below {FEW_IMAGES}){aside}"

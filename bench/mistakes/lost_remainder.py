@@ -4,11 +4,11 @@ from bench.mistakes.base import SEVERAL_PROCESSES, Evidence, Lab, mistake
 from bench.mistakes.measures import METRIC, Measure, of_observed
 from bench.mistakes.whole_data import draws_again, whole_data
 
-BY_CHANCE = 1e-3  # images lost in every epoch are a finding where chance does it less often than this
+BY_CHANCE = 1e-3  # images lost in every epoch are a mistake if their probability by chance is lower than this
 
 
 def cut_order(script, num_images: int, seed: int, epoch: int):
-    """``share = len(data) // N``, cut to whole batches once. Each rank shuffles its shard."""
+    """``share = len(data) // N``, cut once to whole batches. Each rank shuffles its shard."""
     ranks = script.topology.world_size
     share, kept = num_images // ranks, script.epoch_images(num_images) // ranks
     return script.interleaved([rank * share + script.permutation(kept, seed + rank, epoch) for rank in range(ranks)])
@@ -18,23 +18,23 @@ def cut_epoch_images(script, num_images: int) -> int:
     batch = script.config.global_batch // script.topology.world_size  # of one rank
     steps = num_images // script.topology.world_size // batch
     if not steps:
-        raise script.impossible(f"leaves no example: a rank's shard fills no batch of {batch}")
+        raise script.impossible(f"leaves no examples: a rank's shard is smaller than a batch of {batch}")
     return steps * script.config.global_batch
 
 
 NOT_DRAWN = (
-    "examples that no epoch draws",
-    "nothing is learnt from them",
-    "draw from the whole data set, on as many shards as there are ranks",
+    "examples that are never drawn",
+    "the model never trains on them",
+    "draw from the whole data set, with as many shards as ranks",
 )
 
 
 def chance(lost: int, num_images: int, never: list[int]) -> float:
     """An upper bound on the chance that all epochs miss ``lost`` or more images, when each misses its number at random.
 
-    With n images and l_e missed by epoch e, an image is missed by all with p = prod(l_e / n), and m = n p are expected
-    to be. The chance of k or more is at most m^k / k!, Markov's inequality on the number of k-subsets of them, and at
-    most exp(-n KL(k/n, p)), Hoeffding's bound, which holds without replacement, too.
+    With n images and l_e missed by epoch e, an image is missed by all with probability p = prod(l_e / n), and the
+    expected number of such images is m = n p. The probability of k or more is at most m^k / k! (Markov's inequality on
+    the number of k-subsets), and at most exp(-n KL(k/n, p)) (Hoeffding's bound, also valid without replacement).
 
     >>> round(chance(4, 100, [4, 4]), 9), chance(1, 100, [20, 20]), chance(40, 100, [40, 40]) < 1e-6
     (2.7307e-05, 1.0, True)
@@ -64,16 +64,16 @@ def chance(lost: int, num_images: int, never: list[int]) -> float:
     case="wrong/remainder_cut_in_pieces",
 )
 def lost_remainder(observed: dict) -> str | Evidence | None:
-    """An epoch may leave out less than a global batch, others each time; more may be held out on purpose."""
+    """An epoch may leave out less than a global batch, other examples each time; more may be held out on purpose."""
     data = observed.get("data", {})
     epochs = data.get("epochs", [])
     if not epochs or whole_data(observed):
         return None
     batch, images, lost = data["global_batch"], data["num_images"], data["never_seen"]
     often = len(epochs) > 1 and lost and chance(lost, images, [epoch["never"] for epoch in epochs]) < BY_CHANCE
-    none = f"{lost} of {images} examples were drawn in none of {len(epochs)} epochs"
+    none = f"{lost} of {images} examples were not drawn in any of {len(epochs)} epochs"
     never = max(epoch["never"] for epoch in epochs)
-    part = f"an epoch never drew {never} of {images} examples, a global batch of {batch} or more"
+    part = f"an epoch did not draw {never} of {images} examples, at least a global batch ({batch})"
     if "sampler" not in data:
         return part if never >= batch else none if often else None
     if often:
@@ -81,5 +81,5 @@ def lost_remainder(observed: dict) -> str | Evidence | None:
             none if lost < batch + observed.get("world_size", 1) else Evidence(none, "are they held out?", *NOT_DRAWN)
         )
     if never >= batch and not data.get("own_sets") and not any(draws_again(data, epoch) for epoch in epochs):
-        return Evidence(part, "is an epoch of this training meant to be a part of the examples?", *NOT_DRAWN)
+        return Evidence(part, "is an epoch intended to use only a part of the examples?", *NOT_DRAWN)
     return None

@@ -14,4 +14,4 @@ def lr_by_rank(observed: dict) -> str | None:
     if rates.get("apart_at") is None:
         return None
     by_rank = ", ".join(f"{rate:g}" for rate in rates["by_rank"])
-    return f"in step {rates['apart_at']} the learning rates of the ranks are {by_rank}"
+    return f"the ranks' learning rates in step {rates['apart_at']} are {by_rank}"

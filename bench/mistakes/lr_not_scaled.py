@@ -40,7 +40,8 @@ def other_batch(config) -> bool:
     case="wrong/rate_not_scaled",
 )
 def lr_not_scaled(observed: dict) -> str | Evidence | None:
-    """One of several groups must fit; an adaptive optimizer's rate may also grow with the square root of the batch."""
+    """One of several parameter groups must match; an adaptive optimizer's rate may also be scaled with the square root
+    of the batch."""
     rate = observed.get("learning_rate")
     if not rate:
         return None
@@ -54,6 +55,6 @@ def lr_not_scaled(observed: dict) -> str | Evidence | None:
     )
     times = rate["global_batch"] / rate["for_batch"]
     if any(near(each, meant / math.sqrt(times)) for each in rates):
-        asks = "is it meant to grow with the square root of the batch?"
+        asks = "is it scaled with the square root of the batch on purpose?"
         return Evidence(evidence, asks) if rate.get("optimizer", "SGD") == "SGD" else None
     return Evidence(evidence, "", "", *TOO_HIGH) if used > meant else evidence

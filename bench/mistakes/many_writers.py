@@ -3,18 +3,18 @@ from bench.mistakes.measures import Measure
 
 
 def save(script, path, state: dict) -> None:
-    """``torch.save(state, path)`` on every rank. After each write the owner of the file is noted."""
+    """``torch.save(state, path)`` on every rank. After each write the owner of the file is recorded."""
     import torch
 
     torch.save(state, path)
-    script.mode.barrier()  # the lab's: the file is looked at when all have written
+    script.mode.barrier()  # only of the demo: the file is read after all ranks have written
     if script.topology.rank == 0:
         script.noted["files"][owner_of(script.read_checkpoint(path))] += 1
     script.mode.barrier()
 
 
 def owner_of(state: dict | None) -> str:
-    """Which rank's batch-norm statistics, which differ by rank, a checkpoint's model has: "rank 1", "a mixture of
+    """The rank whose batch-norm statistics (they differ by rank) a checkpoint's model has: "rank 1", "a mixture of
     ranks", "no rank" or "unreadable". state: None for a file that cannot be read."""
     import torch
 
@@ -57,4 +57,4 @@ def many_writers(observed: dict) -> str | None:
     if not several:
         return None
     named = "; ".join(f"{name} by ranks {numbers(ranks)}" for name, ranks in list(several.items())[:3])
-    return f"written by more than one rank ({len(several)} in all): {named}"
+    return f"{len(several)} file{'s' * (len(several) > 1)} written by more than one rank: {named}"

@@ -1,4 +1,4 @@
-"""What a lab measures: one number of a run, read from its record and from what was observed of it."""
+"""The measures of a demo: one number of a run each, read from its record and from its observations."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Measure:
     """One number of a run.
 
-    name: with its unit; {metric}, {points} and {units} in it stand for the workload's words. read: (record, observed)
-    -> number, None if unknown. moves: "up" or "down", the effect expected of the mistake; "" if none was predicted.
+    name: with its unit; {metric}, {points} and {units} are replaced by the workload's words. read: (record, observed)
+    -> number, None if unknown. moves: "up" or "down", the expected effect of the mistake; "" if none was predicted.
     form: as for format(). ratio: two values are compared by their ratio instead of their difference.
     """
 
@@ -32,7 +32,7 @@ class Measure:
 
 
 def of_observed(*path: str, scale: float = 1) -> Callable:
-    """A reader of what was observed, one key below the other, times ``scale``."""
+    """A reader of a nested key of ``observed``, times ``scale``."""
 
     def read(record, observed) -> float | None:
         value = part_of(observed, path)

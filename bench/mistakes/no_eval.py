@@ -15,6 +15,6 @@ def no_eval(observed: dict) -> Evidence | None:
         return None
     layers = ", ".join(f"{kind} × {count}" for kind, count in sorted(seen["layers"].items()))
     return Evidence(
-        f"{seen['in_training_mode']} of {seen['validations']} validations computed with {layers} in training mode",
-        "are batch norm's statistics estimated again, or dropout sampled, on purpose?",
+        f"{seen['in_training_mode']} of {seen['validations']} validations ran with {layers} in training mode",
+        "is this intended, e.g. to re-estimate batch norm's statistics or to sample dropout?",
     )

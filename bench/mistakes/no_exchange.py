@@ -12,7 +12,7 @@ from bench.mistakes.unsynced_init import averaged, outside
     case="wrong/exchange_plain_model",
 )
 def no_exchange(observed: dict) -> str | Evidence | None:
-    """With Horovod's Adasum each rank steps with its own gradient by design: the change of the weights is exchanged."""
+    """With Horovod's Adasum each rank steps with its own gradient by design; it exchanges the change of the weights."""
     gradient, ranks = observed.get("gradient") or {}, observed.get("world_size", 1)
     if ranks == 1 or not observed.get("exchanges", True):
         return None
@@ -21,5 +21,5 @@ def no_exchange(observed: dict) -> str | Evidence | None:
         title = "gradients of parameters outside the model that are not exchanged"
         evidence = f"each of the {ranks} ranks steps with its own gradient of {some(names)}"
         return outside(title, evidence, observed) if names else None
-    evidence = f"each of the {ranks} ranks stepped with its own gradient, and no other's"
+    evidence = f"each of the {ranks} ranks stepped with only its own gradient"
     return Evidence(evidence, AVERAGED_INSTEAD) if averaged(observed) else evidence

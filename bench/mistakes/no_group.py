@@ -14,4 +14,4 @@ def no_group(observed: dict) -> str | None:
     if group.get("joined", True) or not group.get("launched"):
         return None
     started = group["launched"]
-    return f"{started['variable']} is {started['processes']}, and this process has joined no group"
+    return f"{started['variable']} is {started['processes']}, but this process has not joined a process group"

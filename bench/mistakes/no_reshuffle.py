@@ -1,7 +1,7 @@
 from bench.mistakes.base import SECOND_EPOCH, Evidence, Lab, mistake, numbers
 from bench.mistakes.measures import LOSS, METRIC, Measure, of_observed
 
-SAME_ORDER = 0.2  # of an epoch's neighbours; in a reshuffled epoch about one pair in all stays together
+SAME_ORDER = 0.2  # of an epoch's neighbours; in a reshuffled epoch about one pair stays together
 
 
 SAME = 0.99  # of an epoch's neighbours: the order is the same
@@ -15,14 +15,14 @@ def order_of_epoch_0(script, num_images: int, seed: int, epoch: int):
 # Title, consequence, remedy.
 FIXED_ORDER = (
     "epochs in the same order",
-    "in every epoch the same examples follow each other",
+    "examples follow each other in the same order in every epoch",
     "shuffle in each epoch",
 )
 
 
 PERSISTENT = (
-    "persistent workers that the new epoch does not reach",
-    "the workers keep the data set as it was when they started, in its first epoch: every epoch has the same order",
+    "persistent workers that do not receive the new epoch",
+    "the workers keep their copy of the data set from the first epoch, so every epoch has the same order",
     "share the epoch with the workers (self.epoch = torch.zeros((), dtype=torch.long).share_memory_(), filled in "
     "set_epoch and read in __iter__), or use persistent_workers=False; then call set_epoch before each epoch",
 )
@@ -51,7 +51,7 @@ NEIGHBOURS = Measure(
     case="wrong/reshuffle_no_set_epoch",
 )
 def no_reshuffle(observed: dict) -> str | Evidence | None:
-    """In a new order about one pair in all stays together, so a set of a few images is not judged."""
+    """In a new order about one pair stays together, so a set of a few images is not judged."""
     data = observed.get("data", {})
     same = data.get("same_neighbours")
     if same is None or same <= SAME_ORDER or same * data["num_images"] <= 10:
@@ -65,14 +65,14 @@ def no_reshuffle(observed: dict) -> str | Evidence | None:
         here = f"; in this process {sampler['kind']} was in epoch {numbers(told)}" if told else ""
         return Evidence(evidence + here, "", *PERSISTENT)
     if same < SAME:
-        return Evidence(evidence, "are batches or blocks of examples meant to stay together?", *FIXED_ORDER)
+        return Evidence(evidence, "are batches or blocks of examples kept together on purpose?", *FIXED_ORDER)
     if not sampler.get("shuffles"):
         kind = sampler.get("kind", "its loader")
-        return Evidence(evidence, f"is the order meant to be fixed ({kind})?", *FIXED_ORDER)
+        return Evidence(evidence, f"is the order fixed on purpose ({kind})?", *FIXED_ORDER)
     if sampler["set_epoch"] and len(set(told)) <= 1:
         return evidence + (f" ({sampler['kind']} was in epoch {told[0]} each time)" if told else "")
     called = f"; set_epoch was called with {numbers(told)}" if sampler["set_epoch"] else ""
     return Evidence(
         evidence + called, title="a sampler that shuffles the same way in every epoch",
-        remedy="let the order depend on the epoch: seed its generator with seed + epoch, and seed it once",
+        remedy="make the order depend on the epoch: seed its generator with seed + epoch, once per epoch",
     )  # fmt: skip

@@ -13,4 +13,4 @@ def no_zero_grad(observed: dict) -> str | None:
     if not kept:
         return None
     plural = "s" * (len(kept) > 1)
-    return f"backward added to what the step before had left in {len(kept)} gradient{plural}: {some(kept)}"
+    return f"backward added to the previous step's values in {len(kept)} gradient{plural}: {some(kept)}"

@@ -9,7 +9,7 @@ from bench.mistakes.base import mistake
     case="wrong/other_ema_on_rank0",
 )
 def other_replica(observed: dict) -> str | None:
-    """As an average of the weights (EMA) that only one rank updates."""
+    """E.g. an average of the weights (EMA) that only one rank updates."""
     apart = {name: hashes for name, hashes in (observed.get("others") or {}).items() if len(set(hashes)) > 1}
     if not apart:
         return None

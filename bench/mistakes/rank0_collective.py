@@ -37,7 +37,7 @@ HUNG = Measure("runs that hang until they are ended", lambda record, observed: f
 def rank0_collective(observed: dict) -> str | None:
     """A run that hung with its ranks in collectives at different lines. A rank that hangs elsewhere is another fault.
 
-    collective is None in a backward pass, where a rank may compute or wait; that alone proves nothing.
+    collective is None in a backward pass, where a rank may compute or wait: no evidence.
     """
     hang = observed.get("hang", {})
     places = {rank: place for rank, place in enumerate(hang.get("where", [])) if place}

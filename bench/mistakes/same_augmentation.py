@@ -1,7 +1,7 @@
 from bench.mistakes.base import SEVERAL_PROCESSES, Evidence, Lab, Requirement, mistake
 from bench.mistakes.measures import LOSS, METRIC, Measure
 
-OF_A_STREAM = "are the numbers those of an order that all ranks and workers share, and not of augmentation?"
+OF_A_STREAM = "do these numbers shuffle a common order of all ranks and workers, rather than augment?"
 
 
 WITHIN = {  # key of what was observed -> title, evidence, consequence
@@ -19,14 +19,14 @@ WITHIN = {  # key of what was observed -> title, evidence, consequence
 
 
 REMEDY = (
-    "torch seeds every loader worker and epoch differently: in worker_init_fn seed other generators, and those that "
-    "the data set holds, from torch.initial_seed(), and seed nothing with a constant at the start of an epoch"
+    "torch seeds every loader worker and epoch differently: in worker_init_fn seed other generators, and those of the "
+    "data set, from torch.initial_seed(); do not seed with a constant at the start of an epoch"
 )
 
 
 def seeds_by_place(script, train_set) -> None:
     """The k-th image that a rank draws gets the k-th numbers of one stream, whichever rank it is."""
-    inner = getattr(train_set, "dataset", train_set)  # behind a simulated storage
+    inner = getattr(train_set, "dataset", train_set)  # inside a simulated storage
     inner.augmentation_seeds = script.seeds_by_place(len(train_set))
 
 
@@ -51,7 +51,7 @@ def different_streams(record, observed) -> int | None:
     case="wrong/augmentation_same_seed",
 )
 def same_augmentation(observed: dict) -> str | Evidence | None:
-    """A data set that draws its examples itself may shuffle with the same numbers."""
+    """An iterable data set may also shuffle with the same numbers."""
     seen = observed.get("augmentation", {})
     streams = seen.get("streams", [])
     kinds, asks = len(set(streams)), OF_A_STREAM if seen.get("of_a_stream") else ""

@@ -16,5 +16,5 @@ def same_random(observed: dict) -> Evidence | None:
     names = ", ".join(observed["random"].get("generators", []))
     return Evidence(
         f"in a step {len(streams)} ranks draw from {kinds} random streams ({names})",
-        "do the ranks draw a number that all must have, as for a model that is cut over ranks, or for all examples?",
+        "do the ranks need the same random number, e.g. for a model sharded over the ranks, or for all examples?",
     )

@@ -1,30 +1,30 @@
 from bench.mistakes.base import Evidence, mistake
 
-SHORT, LONG = 0.9, 1.1  # of a schedule's length: what it is stepped less or more than that is a question
+SHORT, LONG = 0.9, 1.1  # of a schedule's length: fewer or more steps are a possible mistake
 
 
-OFTEN = 1.5  # steps of a schedule per optimizer step, from where on they are too many
+OFTEN = 1.5  # schedule steps per optimizer step; from here on they are too many
 
 
-ZEROS = 0.05  # share of the optimizer steps with a learning rate of 0, from where on it is a question
+ZEROS = 0.05  # share of the optimizer steps with a learning rate of 0; from here on it is a possible mistake
 
 
-ASKS = "does the training end before its schedule, or continue after it, on purpose?"
+ASKS = "does the training intentionally end before its schedule, or continue after it?"
 
 
 TRENDS = {
-    "falls": "after {steps} optimizer steps the learning rate still falls, at {end} of its peak",
-    "rises": "after {steps} optimizer steps the learning rate still rises",
-    "again": "the learning rate has fallen to 0 and risen again, to {end} of its peak after {steps} optimizer steps",
+    "falls": "the learning rate is still falling after {steps} optimizer steps, at {end} of its peak",
+    "rises": "the learning rate is still rising after {steps} optimizer steps",
+    "again": "the learning rate fell to 0 and rose again, to {end} of its peak after {steps} optimizer steps",
 }
 
 
 def misfit(schedule: dict, steps: int) -> str | None:
-    """How a scheduler is stepped differently from what it is made for. steps: of the optimizer."""
+    """How a scheduler's steps differ from its length. steps: of the optimizer."""
     kind, length, taken, here = (schedule[key] for key in ("kind", "length", "taken", "here"))
     short = length is not None and taken + 1 < SHORT * length
     if short or (schedule["ends"] and taken > LONG * length + 1):
-        return f"{kind} is made for {length:.0f} steps and was stepped {taken:.0f} times"
+        return f"{kind} has a length of {length:.0f} steps but was stepped {taken:.0f} times"
     if not schedule["ends"] and here and here >= OFTEN * steps:
         return f"{kind} was stepped {here:.0f} times in {steps} optimizer steps"
     return None
@@ -39,7 +39,7 @@ def misfit(schedule: dict, steps: int) -> str | None:
     case="wrong/schedule_of_one_device",
 )
 def schedule_length(observed: dict) -> Evidence | None:
-    """As a schedule made for the steps of one device, stepped once per rank, or ``T_max`` in epochs."""
+    """E.g. a schedule made for the steps of one device, stepped once per rank, or ``T_max`` in epochs."""
     for curve in observed.get("schedules") or []:
         if curve["peak"] and curve["last"] is not None:
             end = f"{100 * curve['last'] / curve['peak']:.3g} %"

@@ -14,6 +14,6 @@ def stale_optimizer(observed: dict) -> str | None:
     if not seen.get("stale"):
         return None
     return (
-        f"{seen['stale']} of the optimizer's parameters are not the model's and never get a gradient; "
-        f"{seen['missing']} of the model's {seen['tensors']} are in no optimizer"
+        f"{seen['stale']} of the optimizer's parameters are not in the model and never get a gradient; "
+        f"{seen['missing']} of the model's {seen['tensors']} parameters are in no optimizer"
     )

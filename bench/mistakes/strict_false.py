@@ -44,12 +44,12 @@ def strict_false(observed: dict) -> str | None:
     """A new head, or a part of a larger file that fills most of the model, is not a finding."""
     for load in (load for rank in observed.get("loads", []) for load in rank):
         placed = load["keys"] - load["unexpected"]
-        fewer = 2 * placed < min(load["keys"], placed + load["missing"])  # than half of the file's, and of the model's
+        fewer = 2 * placed < min(load["keys"], placed + load["missing"])  # than half of the file's and of the model's
         if not load["strict"] and load["missing"] and (load["prefix"] or fewer):
             prefix = f"; the names differ by the prefix {load['prefix']}" if load["prefix"] else ""
             how = "picked by name and loaded" if load.get("picked") else "loaded with strict=False"
             return (
-                f"{load['file'] or 'a state dict'} {how}: {placed} of {load['keys']} keys found a "
-                f"place, {load['missing']} of the model's stayed as they were{prefix}"
+                f"{load['file'] or 'a state dict'} {how}: {placed} of {load['keys']} keys matched, "
+                f"and {load['missing']} of the model's were not loaded{prefix}"
             )
     return None

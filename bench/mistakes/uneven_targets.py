@@ -1,7 +1,7 @@
 from bench.mistakes.base import Evidence, mistake
 from bench.mistakes.uneven_steps import uneven_steps
 
-UNEVEN = 1.1  # of the weight of a target on two ranks, from where on it is a question
+UNEVEN = 1.1  # ratio of a target's weight on two ranks; from here on it is a possible mistake
 
 
 @mistake(
@@ -13,14 +13,14 @@ UNEVEN = 1.1  # of the weight of a target on two ranks, from where on it is a qu
     case="wrong/targets_padding",
 )
 def uneven_targets(observed: dict) -> Evidence | None:
-    """A loss that each rank divides by its own number of targets. Only if the ranks have batches of one length."""
+    """A loss that each rank divides by its own number of targets. Only if the ranks have batches of the same length."""
     targets = observed.get("targets")
     if not targets or targets["ratio"] <= UNEVEN or uneven_steps(observed):
         return None
     counts = ", ".join(f"{count:.3g}" for count in targets["counts"][:8])
     return Evidence(
-        f"a step's losses were over {counts} targets on average, by rank, and a target weighed "
-        f"{targets['ratio']:.3g} times as much on one rank as on another (median of {targets['steps']} steps; "
-        f"{targets['most']:.3g} times at most)",
-        "is each rank's loss meant to be the mean over its own targets?",
+        f"the ranks' losses average over {counts} targets per step, and a target's weight on one rank was "
+        f"{targets['ratio']:.3g} times that on another (median of {targets['steps']} steps; maximum "
+        f"{targets['most']:.3g} times)",
+        "is each rank's loss intended to be the mean over its own targets?",
     )

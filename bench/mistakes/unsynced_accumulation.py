@@ -13,7 +13,7 @@ from bench.mistakes.unsynced_init import averaged
     case="wrong/accumulation_off_by_one",
 )
 def unsynced_accumulation(observed: dict) -> str | Evidence | None:
-    """If each step is a single pass, nothing is exchanged at all, which is another mistake."""
+    """If each step is a single pass, nothing is exchanged at all: another mistake."""
     passes = observed.get("passes") or {}
     accumulates = (observed.get("gradient") or {}).get("passes", 2) > 1
     if not passes.get("unsynced") or (passes["unsynced"] == passes["steps"] and not accumulates):

@@ -1,24 +1,24 @@
 from bench.mistakes.base import Evidence, Lab, mistake, some
 from bench.mistakes.measures import LOSS, METRIC, Measure
 
-OUTSIDE_CONSEQUENCE = "every rank trains its own values there, and a checkpoint has those of one rank"
+OUTSIDE_CONSEQUENCE = "every rank trains its own values of these, and a checkpoint has only one rank's"
 
 
 OUTSIDE_REMEDY = (
-    "wrap the module that holds them in DistributedDataParallel, too; or broadcast them before the first step, and "
+    "wrap the module that holds them in DistributedDataParallel as well, or broadcast them before the first step and "
     "average their gradients over the ranks before every step"
 )
 
 
-CUT_OVER_RANKS = "are they meant to be each rank's own, as its part of a layer that is cut over the ranks?"
+CUT_OVER_RANKS = "are they each rank's own on purpose, e.g. as its part of a layer sharded over the ranks?"
 
 
-LOCAL_SGD = "are the weights averaged now and then (local SGD)?"
+LOCAL_SGD = "are the weights averaged every few steps (local SGD)?"
 
 
 def outside(title: str, evidence: str, observed: dict) -> Evidence:
-    """Evidence about parameters that an optimizer trains and the model does not hold. A question if the ranks exchange
-    something between forward and backward, as for a layer that is cut over them."""
+    """Evidence about parameters that an optimizer trains and the model does not hold. A possible mistake if the ranks
+    exchange something between forward and backward, as for a layer sharded over them."""
     gathers = (observed.get("gradient") or {}).get("gathers")
     return Evidence(evidence, CUT_OVER_RANKS if gathers else "", title, OUTSIDE_CONSEQUENCE, OUTSIDE_REMEDY)
 
@@ -31,7 +31,7 @@ def first_apart_outside(observed: dict) -> list[str]:
 
 
 def averaged(observed: dict) -> bool:
-    """Whether replicas that went apart came together again, or torch's local SGD exchanges them."""
+    """Whether diverged replicas became equal again, or torch's local SGD exchanges them."""
     gradient, weights = observed.get("gradient") or {}, observed.get("weights") or {}
     return gradient.get("kind") == "local SGD" or weights.get("together_again", False)
 
@@ -66,6 +66,6 @@ def unsynced_init(observed: dict) -> str | Evidence | None:
         return None
     if names := first_apart_outside(observed):
         title = "parameters outside the model that do not start the same on all ranks"
-        return outside(title, f"before the first step these differ: {some(names)}", observed)
+        return outside(title, f"these parameters differ between ranks before the first step: {some(names)}", observed)
     hashes = ", ".join([digest[:8] for digest in start[:4]] + ["…"] * (len(start) > 4))
     return f"{len(set(start))} different sets of weights on {len(start)} ranks (sha256 {hashes}) before the first step"

@@ -13,11 +13,11 @@ def weights_not_loaded(observed: dict) -> str | Evidence | None:
     """As ``start = torch.load(path)["epoch"]`` alone, or ``model.state_dict = weights``."""
     seen = observed.get("unloaded") or {}
     if seen.get("assigned"):
-        return f"{seen['assigned']}.state_dict is no method any more: something was assigned to it, and nothing loaded"
+        return f"{seen['assigned']}.state_dict is no longer a method: something was assigned to it, and nothing loaded"
     for each in seen.get("files", []):
         return Evidence(
-            f"{each['file']} was read, and {each['keys']} of its tensors have the names of the model's; before the "
+            f"{each['file']} was read, and {each['keys']} of its tensors have names of the model's; but before the "
             "first step the model has none of their values",
-            "is the file read for something else than its weights?",
+            "is the file read for something other than its weights?",
         )
     return None

@@ -1,10 +1,10 @@
 from bench.mistakes.base import SEVERAL_PROCESSES, Evidence, Lab, mistake
 from bench.mistakes.measures import METRIC, Measure, of_epoch, of_observed
 
-FEW, FEW_OF = 2, 0.1  # images that a sampler may fill an epoch up with; their share of those that come more than once
+FEW, FEW_OF = 2, 0.1  # images that a sampler may pad an epoch with; their share of the repeated ones
 
 
-ALIKE = 0.9  # share of the steps in which all ranks draw the same
+ALIKE = 0.9  # share of the steps in which all ranks draw the same examples
 
 
 def whole_order(script, num_images: int, seed: int, epoch: int):
@@ -14,28 +14,28 @@ def whole_order(script, num_images: int, seed: int, epoch: int):
 
 
 def whole_epoch_images(script, num_images: int) -> int:
-    """len(loader) is N times what it should be, and so are the epoch and the schedule made of it."""
+    """len(loader) is N times too large, and so are the epoch and the schedule made from it."""
     return num_images * script.topology.world_size
 
 
 def repeated(data: dict, evidence: str, whole: bool, epoch: dict) -> str | Evidence:
-    """What repeated examples are a sign of. whole: an epoch has more draws than there are examples."""
+    """The mistake that repeated examples indicate. whole: an epoch has more draws than there are examples."""
     sampler = data.get("sampler") or {}
     if "sampler" in data:  # of a script; a run of this bench draws as its mode does
         if data.get("alike", 0) > ALIKE and not whole and not sampler.get("repeats"):
             return Evidence(
                 f"{evidence}: each on several ranks", title="all ranks draw the same examples",
-                consequence="N ranks do the work of one, and what the others should have drawn is never seen",
-                remedy="give each rank its share: its own rank to DistributedSampler, or every N-th example from the "
-                       "rank-th on",
+                consequence="N ranks do the work of one, and the other ranks' examples are never used",
+                remedy="give each rank its share: pass its own rank to DistributedSampler, or take every N-th example "
+                       "from the rank-th on",
             )  # fmt: skip
         if draws_again(data, epoch):
             kind = sampler.get("kind", "the sampler")
             return Evidence(
-                evidence, f"is {kind} meant to draw with replacement, or an example several times?",
-                "a rank draws the same example again and again",
-                "an epoch has some examples several times, and others not at all",
-                "a sampler without replacement: DistributedSampler",
+                evidence, f"is {kind} intended to draw with replacement, or an example several times?",
+                "a rank draws the same example repeatedly",
+                "an epoch contains some examples several times and others not at all",
+                "use a sampler without replacement: DistributedSampler",
             )  # fmt: skip
     if not whole and epoch and epoch["repeated"] > 2 * data["global_batch"]:
         return overlap(f"{evidence}; {epoch['never']} were not drawn")
@@ -45,8 +45,8 @@ def repeated(data: dict, evidence: str, whole: bool, epoch: dict) -> str | Evide
 def overlap(evidence: str) -> Evidence:
     return Evidence(
         evidence, title="shards that overlap",
-        consequence="examples that several ranks have count several times, and in their place others are never seen",
-        remedy="cut the shards of all ranks from one order: shuffle with the same seed on all of them, then cut",
+        consequence="examples in several ranks' shards count several times, and others are never used",
+        remedy="cut all ranks' shards from one order: shuffle with the same seed on all ranks, then cut",
     )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ MORE_THAN_ONCE = of_observed("data", "shared_in_a_step", scale=100)
     case="wrong/whole_shuffle_true",
 )
 def whole_data(observed: dict) -> str | Evidence | None:
-    """What one rank alone draws again and again may be intended."""
+    """Repeated draws on only one rank may be intended."""
     data = observed.get("data", {}) if observed.get("world_size") != 1 else {}
     shared = data.get("shared_in_a_step") or 0
     for number, epoch in enumerate(data.get("epochs", []), 1):
@@ -90,12 +90,12 @@ def whole_data(observed: dict) -> str | Evidence | None:
         if whole or epoch["repeated"] > 2 * batch:
             evidence = (
                 f"epoch {number} drew {epoch['draws']} times from {images} examples: {epoch['repeated']} of "
-                f"them more than once, one {epoch['most']} times"
+                f"them more than once, up to {epoch['most']} times"
             )
             return repeated(data, evidence, whole, epoch)
     if shared > 0:
         epoch = (data.get("epochs") or [{}])[0]
-        return repeated(data, f"{100 * shared:.1f} % of a step's examples are there more than once", False, epoch)
+        return repeated(data, f"{100 * shared:.1f} % of a step's examples are in it more than once", False, epoch)
     examples = data.get("shared_examples") or {}
     if examples.get("shared"):
         evidence = f"{examples['shared']} of the {examples['of']} examples of the first batches are on several ranks"

@@ -1,6 +1,6 @@
-"""What a training run is seen to do: which images its ranks drew, its gradients, its waits.
+"""Observations of a training run: the images that its ranks drew, its gradients, its waits.
 
-``Watch`` attaches to any training script; the harness watches its own runs with ``bench.training.observer.Observer``.
+``Watch`` attaches to any training script; this project's own runs use ``bench.training.observer.Observer``.
 """
 
 from bench.observe.watch import Watch

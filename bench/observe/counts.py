@@ -1,4 +1,4 @@
-"""Batches and images of a rank, by epoch, and how long its steps wait for data."""
+"""Batches and images of a rank per epoch, and its waits for data."""
 
 import statistics
 import threading
@@ -13,21 +13,21 @@ from bench.observe.probe import Probe, Unheard, columns
 from bench.observe.view import Epoch, chosen
 
 TIMED_STEPS = 10_000
-FEWEST_STEPS = 4  # of which a median wait is taken
+FEWEST_STEPS = 4  # for a median wait
 COUNTED_EPOCHS = 1000
 FLAGS = ("joined", "wrapped")  # true if they are on any rank
-LENGTHS = 200  # batches of an epoch whose length is looked at
+LENGTHS = 200  # batches of an epoch whose length is recorded
 
 
 class Counts(Probe):
-    """Batches and images of each epoch, and steps of the optimizers; an inner step of a wrapped one does not count."""
+    """Batches and images of each epoch, and optimizer steps, without the inner steps of a wrapped optimizer."""
 
     joins: ClassVar = {"steps": lambda ranks: columns(ranks) | {key: any(rank[key] for rank in ranks) for key in FLAGS}}
-    silent: ClassVar = {"steps": "no step was seen"}
+    silent: ClassVar = {"steps": "no step was observed"}
 
     def setup(self) -> None:
         self.epochs: dict[Epoch, list[int | None]] = {}  # the lengths of its first batches
-        self.known: dict[Epoch, list[int]] = {}  # the same from the indices that they are made of
+        self.known: dict[Epoch, list[int]] = {}  # the same from their indices
         self.optimizer_steps = 0
         self.joined, self.open = False, set()
 
@@ -66,12 +66,12 @@ class Counts(Probe):
 
     @property
     def images(self) -> int:
-        """Images of a batch that is trained on; 0 if it is not known."""
+        """Images of a training batch; 0 if unknown."""
         known = [length for _, lengths in self.training for length in lengths]
         return statistics.mode(known) or 0 if known else 0
 
     def images_per_step(self, steps: int | None = None) -> int:
-        """Images of this rank in one step. steps: how many it has taken; None: as many as its optimizers."""
+        """Images of this rank in one step. steps: the number it has taken; None: that of its optimizers."""
         batches = sum(epoch.taken for epoch, _ in self.training)
         return self.images * max(1, round(batches / max(1, steps or self.optimizer_steps)))
 
@@ -90,9 +90,9 @@ class Counts(Probe):
 
 
 class DataWaits(Probe):
-    """How long each step that trains waited for its batch, and which share of its time that is.
+    """The wait of each training step for its batch, in seconds and as a share of the step.
 
-    wait_share: of the median step. wait_s: that three quarters of the steps wait at least; None on a GPU.
+    wait_share: of the median step. wait_s: the wait that three quarters of the steps exceed; None on a GPU.
     """
 
     joins: ClassVar = {"loader": lambda parts: columns(parts) | {"workers": sum(part["workers"] for part in parts)}}
@@ -100,7 +100,7 @@ class DataWaits(Probe):
 
     def setup(self) -> None:
         self.timed: dict[Epoch, list[tuple[float, float]]] = {}  # the wait and the whole step, in seconds
-        self.now: dict[Epoch, tuple[float, float]] = {}  # when the batch of this step was asked for, and was there
+        self.now: dict[Epoch, tuple[float, float]] = {}  # when this step's batch was requested, and when it arrived
         self.workers = self.steps = 0
         self.fetching, self.training = set(), set()  # threads
 
@@ -132,7 +132,7 @@ class DataWaits(Probe):
 
     def part(self) -> dict:
         if self.training and not self.training & self.fetching:
-            return {"loader": Unheard("another thread than the one that trains fetches the batches")}
+            return {"loader": Unheard("batches are fetched in another thread than the training's")}
         steps = [step for epoch in chosen(list(self.timed)) for step in self.timed[epoch]]
         if len(steps) < FEWEST_STEPS:
             return {}

@@ -1,6 +1,6 @@
-"""Which examples the ranks drew, put together: how often each in an epoch, in what order, and which several ranks had.
+"""The examples that all ranks drew: how often each in an epoch, in which order, and which ones several ranks drew.
 
-Only the first epochs are looked at, and a bounded number of draws: a sampler that is wrong is so from the start.
+Only the first epochs and a limited number of draws are used: a wrong sampler is wrong from the start.
 """
 
 import itertools
@@ -12,19 +12,19 @@ from bench.observe.probe import Unheard
 
 MOST_EPOCHS = 3
 MOST_DRAWS = 3_000_000  # over all ranks: two epochs of ImageNet; 24 MB of int64
-FEWEST_PAIRS = 10  # of neighbours, if an epoch was not seen whole
+FEWEST_PAIRS = 10  # of neighbours, if an epoch was not observed completely
 FEWEST_SHARED = 3  # examples that several ranks have, and
-SHARED = 0.05  # their share, beyond which it is not by chance
+SHARED = 0.05  # their share, from which on it is not by chance
 SAME_BYTES = 0.1  # share of examples with the same bytes on another rank: the same data set
 OTHER_LABELS = 0.2  # share of examples with other labels on another rank: another data set
 
 Steps = list[np.ndarray]  # one rank's: the indices of the images of each step, [b] int64, in order
-Walk = tuple[Steps, bool]  # one epoch of a rank, and whether it was seen whole
+Walk = tuple[Steps, bool]  # one epoch of a rank, and whether it was observed completely
 NONE = np.empty(0, np.int64)
 
 
 def first_steps(steps: Iterable[np.ndarray], ranks: int, epochs: list[tuple[int, int]]) -> Steps:
-    """One rank's steps as far as they are looked at. ranks: how many draw. epochs: as for ``walks_of``."""
+    """The part of a rank's steps that is analysed. ranks: their number. epochs: as for ``walks_of``."""
     last = epochs[MOST_EPOCHS - 1][1] if len(epochs) >= MOST_EPOCHS else None
     kept, draws = [], 0
     for batch in itertools.islice(steps, last):
@@ -36,7 +36,7 @@ def first_steps(steps: Iterable[np.ndarray], ranks: int, epochs: list[tuple[int,
 
 
 def walks_of(steps: Steps, epochs: list[tuple[int, int]]) -> list[Walk]:
-    """A rank's steps cut into epochs. epochs: of each whole one its first step and the one after its last."""
+    """A rank's steps cut into epochs. epochs: the first step of each complete one, and the step after its last."""
     begins, ends = [first for first, _ in epochs], {end for _, end in epochs}
     cuts = sorted({0, len(steps), *(cut for cut in (*begins, *ends) if cut <= len(steps))})
     return [(steps[a:b], a in begins and b in ends) for a, b in itertools.pairwise(cuts)]
@@ -45,8 +45,8 @@ def walks_of(steps: Steps, epochs: list[tuple[int, int]]) -> list[Walk]:
 def coverage(ranks: list[list[Walk]], num_images: int) -> dict:
     """``observed["data"]`` (bench/record/observed.py) from the epochs of every rank.
 
-    An epoch may end within its last step, and a sampler may fill that step up with images of before: so the last steps
-    are not searched for repeated images. The ranks may end an epoch after different numbers of steps.
+    An epoch may end within its last step, and a sampler may pad that step with earlier images, so the last steps are
+    not searched for repeated images. The ranks may end an epoch after different numbers of steps.
     """
     inner, widest, epochs, total = [], 0, [], 0
     for walks in zip(*ranks, strict=False):
@@ -84,7 +84,7 @@ def times_drawn(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def shared(steps: Steps) -> float:
-    """The share of the steps' images that are in their step more than once.
+    """The share of images that occur more than once in their step.
 
     >>> shared([np.array([1, 2, 3, 1])])
     0.5
@@ -94,7 +94,7 @@ def shared(steps: Steps) -> float:
 
 
 def same_neighbours(ranks: list[list[Walk]], num_images: int) -> float | None:
-    """The share of the second epoch's neighbours that were neighbours in the first; None if too few were seen."""
+    """The share of the second epoch's neighbours that were neighbours in the first; None if there are too few."""
     if any(len(walks) < 2 for walks in ranks):
         return None
     firsts, seconds = [], []
@@ -110,7 +110,7 @@ def same_neighbours(ranks: list[list[Walk]], num_images: int) -> float | None:
 
 
 def pairs(steps: Steps, num_images: int) -> np.ndarray:
-    """A number for each two images that follow each other on a rank."""
+    """A number for each pair of successive images of a rank."""
     order = in_a_row(steps)
     return order[:-1] * num_images + order[1:]
 
@@ -119,7 +119,7 @@ def pairs(steps: Steps, num_images: int) -> np.ndarray:
 
 
 def data_of(parts: list[dict]) -> dict:
-    """What the ranks of a script drew. A part: see ``Draws.part`` (draws.py). Raises Unheard if it is not known."""
+    """The draws of a script's ranks. A part: see ``Draws.part`` (draws.py). Raises Unheard if they are unknown."""
     why = next((part["wrong"] for part in parts if part["wrong"]), None)
     if why:
         return by_examples(parts, why)
@@ -128,22 +128,22 @@ def data_of(parts: list[dict]) -> dict:
         return by_examples(parts, "its data set has no length")
     same = same_set(parts)
     if same is None:
-        return by_examples(parts, "whether the ranks read one data set or each its own is not known")
+        return by_examples(parts, "unknown whether the ranks read one data set or each its own")
     if same:
         ranks, num_images = in_one_set(parts)
-    else:  # each reads its own: images of several sets, one after the other
+    else:  # each reads its own: the sets are concatenated
         starts = np.cumsum([0, *(part["set"]["sizes"][0] for part in parts)])
         ranks = [[([step + start for step in steps], whole) for steps, whole in part["walks"]]
                  for part, start in zip(parts, starts, strict=False)]  # fmt: skip
         num_images = int(starts[-1])
     steps = [step for walks in ranks for walk, _ in walks for step in walk if len(step)]
     if any(step.min() < 0 or step.max() >= num_images for step in steps):
-        raise Unheard(f"its sampler draws other numbers than 0 to {max(sizes) - 1}")
+        raise Unheard(f"its sampler draws indices outside 0 to {max(sizes) - 1}")
     found = coverage(ranks, num_images)
     found |= {"sampler": parts[0]["sampler"], "own_sets": not same, "alike": equal_steps(ranks)}
     if not same and (shared := shared_examples(parts)):
         found["shared_examples"] = shared
-    lacking = {"epochs": "no epoch was seen to its end", "same_neighbours": "only one epoch was seen"}
+    lacking = {"epochs": "no epoch was observed to its end", "same_neighbours": "only one epoch was observed"}
     return found | {"unheard": {name: reason for name, reason in lacking.items() if name not in found}}
 
 
@@ -155,9 +155,9 @@ def equal_steps(ranks: list[list[Walk]]) -> float:
 
 
 def in_one_set(parts: list[dict]) -> tuple[list[list[Walk]], int]:
-    """The ranks' walks in numbers that mean the same image on all ranks, and the number of images.
+    """The ranks' walks in indices that mean the same image on all ranks, and the number of images.
 
-    If all have the same Subset, or the same chosen images, its places count; otherwise those in the whole set.
+    If all have the same Subset, or the same selected images, these are indices in it; otherwise in the whole set.
     """
     ranks = [part["walks"] for part in parts]
     sets = [part["set"] for part in parts]
@@ -172,7 +172,7 @@ def in_one_set(parts: list[dict]) -> tuple[list[list[Walk]], int]:
         if all(each is not None and np.array_equal(each, indices[0]) for each in indices):
             break
         if any(each is None for each in indices):
-            raise Unheard("some ranks have a Subset, others the whole set")
+            raise Unheard("some ranks have a Subset, but others have the whole set")
         ranks, level = mapped(ranks, indices), level + 1
     return ranks, sets[0]["sizes"][level]
 
@@ -183,10 +183,10 @@ def mapped(ranks: list[list[Walk]], numbers: list[np.ndarray]) -> list[list[Walk
 
 
 def same_set(parts: list[dict]) -> bool | None:
-    """Whether the same index is the same image on all ranks; None if that is not known.
+    """Whether the same index is the same image on all ranks; None if unknown.
 
-    Examples that two ranks have both drawn tell by their labels, and by their bytes, unless they are augmented.
-    Otherwise the sets are the same if they hold the same attributes.
+    Compares the labels of examples that two ranks have both drawn, and their bytes unless they are augmented. Without
+    such examples, the sets are the same if they have the same attributes.
     """
     if len({part["set"]["sizes"][-1] for part in parts}) > 1:
         return False
@@ -200,7 +200,7 @@ def same_set(parts: list[dict]) -> bool | None:
 
 
 def same_examples(one: dict, other: dict) -> bool | None:
-    """Whether the examples that two ranks have both drawn are the same; None if they do not tell."""
+    """Whether the examples that two ranks have both drawn are the same; None if unknown."""
     (index, bytes_, labels, steady), (others, other_bytes, other_labels, also) = map(first_examples, (one, other))
     _, left, right = np.intersect1d(index, others, return_indices=True)
     if not len(left):
@@ -215,7 +215,7 @@ def same_examples(one: dict, other: dict) -> bool | None:
 
 
 def first_examples(part: dict) -> tuple:
-    """Of the first examples, each once: index in the innermost set, bytes, labels; whether labels stay the same."""
+    """The first examples, each once: index in the innermost set, bytes, labels; whether labels are constant."""
     known = {name: np.concatenate([epoch[name] for epoch in part["labels"]]) for name in ("index", "bytes", "labels")}
     index, first, place = np.unique(in_base(part, known["index"]), return_index=True, return_inverse=True)
     labels = known["labels"][first]
@@ -229,8 +229,8 @@ def in_base(part: dict, index: np.ndarray) -> np.ndarray:
 
 
 def validations_of(parts: list[dict]) -> list[dict] | None:
-    """For each set that all ranks have walked without training: the draws of the ranks, of how many different examples,
-    how many of these were drawn more than once, and whether the ranks share the set out instead of all drawing all."""
+    """For each set that all ranks iterated without training: the ranks' draws, the number of different examples, how
+    many of these were drawn more than once, and whether the set is sharded over the ranks."""
     found = []
     for key in (key for key in parts[0] if all(key in part for part in parts)):
         own = [np.sort(part[key]) for part in parts]
@@ -245,7 +245,7 @@ def validations_of(parts: list[dict]) -> list[dict] | None:
 
 
 def by_examples(parts: list[dict], why: str) -> dict:
-    """What the examples' bytes alone tell. Raises Unheard if they tell nothing."""
+    """``observed["data"]`` from only the examples' bytes. Raises Unheard if they are not sufficient."""
     shared = shared_examples(parts)
     if shared is None:
         raise Unheard(why)
@@ -253,7 +253,7 @@ def by_examples(parts: list[dict], why: str) -> dict:
     lacking = {"epochs": why}
     same, sampler = repeated_order(parts), parts[0]["sampler"] or {}
     shuffles = sampler.get("shuffles") or len(set(sampler.get("epochs", []))) > 1
-    if same is None or not shuffles:  # many streams have an order of their own
+    if same is None or not shuffles:  # many streams have a fixed order
         lacking["same_neighbours"] = why
     else:
         found |= {"same_neighbours": same, "num_images": shared["of"]}
@@ -261,10 +261,10 @@ def by_examples(parts: list[dict], why: str) -> dict:
 
 
 def shared_examples(parts: list[dict]) -> dict | None:
-    """How many examples of the first batches several ranks have; None if that tells nothing.
+    """How many examples of the first batches several ranks have; None if unknown.
 
-    A stream without an end comes round again, and another rank's examples with it: so only the batches before the
-    first example that a rank has twice count.
+    An endless stream repeats, and with it another rank's examples, so only the batches before the first repeated
+    example of a rank count.
     """
     ranks = [part["examples"][0] if part["examples"] else [] for part in parts]
     until = min(before_again(batches) for batches in ranks)
@@ -278,7 +278,7 @@ def shared_examples(parts: list[dict]) -> dict | None:
 
 
 def before_again(batches: list[np.ndarray | None]) -> int:
-    """How many batches a rank has before it has an example again, or one whose bytes are not known."""
+    """A rank's number of batches before the first repeated example, or the first one with unknown bytes."""
     seen = set()
     for number, batch in enumerate(batches):
         if batch is None or len(seen | set(batch.tolist())) < len(seen) + len(batch):
@@ -288,7 +288,7 @@ def before_again(batches: list[np.ndarray | None]) -> int:
 
 
 def repeated_order(parts: list[dict]) -> float | None:
-    """The share of neighbours that the second epoch has of the first; None if they have no examples in common."""
+    """The share of the second epoch's neighbours that were neighbours in the first; None without common examples."""
     shares = []
     for part in parts:
         first, second = (in_a_row(examples for examples in epoch if examples is not None)

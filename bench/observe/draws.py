@@ -1,7 +1,7 @@
-"""The examples that a rank's loaders draw: the indices that torch's DataLoader asks its sampler for, and numbers made
-of the examples' bytes, which tell a data set from another and find an example that several ranks have.
+"""The examples that a rank's loaders draw: the indices that torch's DataLoader gets from its sampler, and hashes of the
+examples' bytes, which distinguish data sets and find examples that several ranks have.
 
-Nothing of a loader is replaced: the one method by which torch's iterators ask for the next indices has a listener.
+The loader is not replaced: a listener is attached to the one method with which torch's iterators get the next indices.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ from bench.observe.probe import Probe
 from bench.observe.streams import digest
 from bench.observe.view import Epoch, chosen
 
-EPOCHS = 8  # that are recorded: validations may come first
+EPOCHS = 8  # recorded ones: validations may come first
 HASHED_EPOCHS = 2
 HASHED_BATCHES = 16
 HASHED_EXAMPLES = 2048
-SAMPLED = 2048  # numbers of an array that tell a data set from another
+SAMPLED = 2048  # numbers of an array with which data sets are compared
 
 
 class Drawn:
-    """What was seen of one epoch.
+    """The observations of one epoch.
 
-    steps: [b] int64 of each batch, drawn perhaps further than taken. examples, labels: [b] int64 of the first batches.
-    wrong: why its indices are of no use. ordered: the batches come as they are drawn. begun, exhausted: torch's
-    iterator began and ended in it, and no other.
+    steps: [b] int64 of each batch, including prefetched ones. examples, labels: [b] int64 of the first batches. wrong:
+    why its indices cannot be used. ordered: the batches come in the order of the draws. begun, exhausted: torch's
+    iterator began and ended in it, and no other did.
     """
 
     def __init__(self, epoch: Epoch):
@@ -48,7 +48,7 @@ class Drawn:
         return self.steps[:taken], self.begun and self.exhausted and len(self.steps) == taken
 
     def labelled(self) -> dict[str, np.ndarray]:
-        """The first examples: index, and a number of all its bytes and of its labels; 0 if it has none."""
+        """The first examples: index, and a hash of all bytes and one of the labels; 0 if it has none."""
         found = {"index": [NONE], "bytes": [NONE], "labels": [NONE]}
         for step, examples, labels in zip(self.steps, self.examples, self.labels, strict=False):
             if self.ordered and examples is not None and len(examples) == len(step):
@@ -63,12 +63,15 @@ class Drawn:
 
 class Draws(Probe):
     joins: ClassVar = {"data": data_of, "validations": validations_of}
-    silent: ClassVar = {"data": "no epoch was seen", "validations": "no epoch without training was seen to its end"}
+    silent: ClassVar = {
+        "data": "no epoch was observed",
+        "validations": "no epoch without training was observed to its end",
+    }
 
     def setup(self) -> None:
         self.records: dict[Epoch, Drawn] = {}
         self.owners = weakref.WeakKeyDictionary()  # torch's iterator -> the epoch that it serves
-        self.here = threading.local()  # .epoch: whose iterator this thread makes or asks just now
+        self.here = threading.local()  # .epoch: whose iterator this thread creates or advances now
         self.draws, self.ranks = 0, 1
         self.fresh = False
 
@@ -119,19 +122,19 @@ class Draws(Probe):
             record.iterator, record.ordered = weakref.ref(iterator), getattr(iterator, "_in_order", True)
             record.begun = self.fresh
             if iterator._dataset_kind == torchs._DatasetKind.Iterable:
-                record.wrong = "an IterableDataset draws its examples itself"
+                record.wrong = "an IterableDataset chooses its examples itself"
                 record.sampler = sampler_facts(iterator._dataset)
                 record.sampler["persistent"] = bool(iterator._num_workers and iterator._persistent_workers)
                 return
             record.sampler, record.set = sampler_facts(iterator._index_sampler), set_of(iterator)
         if record.iterator() is not iterator:
             if not (record.exhausted and self.fresh):
-                record.wrong = "several DataLoaders are behind one loader"
+                record.wrong = "one loader combines several DataLoaders"
                 return
-            record.iterator, record.begun, record.exhausted = weakref.ref(iterator), False, False  # it goes round
+            record.iterator, record.begun, record.exhausted = weakref.ref(iterator), False, False  # it repeats
         step = np.atleast_1d(np.asarray(indices))
         if step.ndim != 1 or not np.issubdtype(step.dtype, np.integer):
-            record.wrong = "its sampler draws no whole numbers"
+            record.wrong = "its sampler does not draw integers"
             return
         self.draws += len(step)
         if self.draws * self.ranks <= MOST_DRAWS:
@@ -144,7 +147,7 @@ class Draws(Probe):
             return
         length = length_of(batch, len(record.steps[epoch.taken - 1]) if len(record.steps) >= epoch.taken else None)
         examples = labels = None
-        with contextlib.suppress(Exception):  # whatever a batch is made of
+        with contextlib.suppress(Exception):  # a batch can be any object
             examples, labels = numbers_of(batch, length) if length else (None, None)
         record.examples.append(examples)
         record.labels.append(labels)
@@ -153,7 +156,7 @@ class Draws(Probe):
     def epoch_ended(self, epoch) -> None:
         self.here.epoch = None
         if record := self.records.get(epoch):
-            record.iterator = None  # steps that are drawn after it are no longer of interest
+            record.iterator = None  # later draws are not needed
 
     # --- the part -------------------------------------------------------------------------------------------------
 
@@ -171,7 +174,7 @@ class Draws(Probe):
         part = {"examples": [record.examples for record in records[:HASHED_EPOCHS]], "set": arrays(first.set),
                 "sampler": sampler_seen(records), "wrong": first.wrong}  # fmt: skip
         if first.iterator is None and not first.steps and not first.wrong:
-            part["wrong"] = "its batches were not seen to come from torch's DataLoader"
+            part["wrong"] = "its batches do not come from torch's DataLoader"
         if not part["wrong"]:
             use_indices_of_one_set(records, part["set"])
             part["walks"] = [record.walk() for record in records]
@@ -180,7 +183,7 @@ class Draws(Probe):
 
 
 def validations(records: list[Drawn]) -> dict[tuple, np.ndarray] | None:
-    """The draws of the first whole epoch without training of each data set, in the indices of the innermost set."""
+    """The draws of each data set's first complete epoch without training, as indices of the innermost set."""
     found = {}
     for record in records:
         steps, whole = record.walk()
@@ -191,7 +194,7 @@ def validations(records: list[Drawn]) -> dict[tuple, np.ndarray] | None:
 
 
 def use_indices_of_one_set(records: list[Drawn], known: dict) -> None:
-    """If an epoch has a Subset of its own, the indices of all count in the set that it is taken of."""
+    """If an epoch has its own Subset, convert the indices of all epochs to those of the underlying set."""
     sets = [arrays(record.set) for record in records]
     while known["indices"] and not all(np.array_equal(each["indices"][0], known["indices"][0]) for each in sets):
         for record, each in zip(records, sets, strict=True):
@@ -204,7 +207,7 @@ def use_indices_of_one_set(records: list[Drawn], known: dict) -> None:
 
 
 def set_of(iterator) -> dict:
-    """A data set's length and those of what it is a Subset of, each Subset's indices, a hash of the contents."""
+    """The lengths of a data set and of the sets under a Subset, each Subset's indices, a hash of the contents."""
     data, indices, sizes = iterator._dataset, [], []
     sampler = innermost(iterator._index_sampler)
     while isinstance(data, Subset):
@@ -217,7 +220,7 @@ def set_of(iterator) -> dict:
         sizes.append(None)
     try:
         holds = held_by(data)
-    except Exception:  # whatever a data set is made of
+    except Exception:  # a data set can be any object
         holds = type(data).__name__
     own = sampler.indices if isinstance(sampler, SubsetRandomSampler) else None
     return {"indices": indices, "sizes": sizes, "chosen": own, "holds": digest(holds)}
@@ -231,7 +234,7 @@ def arrays(known: dict | None) -> dict | None:
 
 
 def held_by(item, depth: int = 3) -> object:
-    """What tells an object from another one: its plain attributes, and some numbers of its arrays."""
+    """An object's plain attributes and some numbers of its arrays, to compare it with another object."""
     if isinstance(item, str | bytes | int | float | bool | type(None)):
         return item
     if isinstance(item, np.memmap):
@@ -239,7 +242,7 @@ def held_by(item, depth: int = 3) -> object:
     if isinstance(item, torch.Tensor | np.ndarray):
         if isinstance(item, torch.Tensor) and (item.is_cuda or item.is_sparse or item.dtype == torch.bfloat16):
             return tuple(item.shape)
-        count = int(np.prod(item.shape))  # by their places: an array that is not contiguous would be copied whole
+        count = int(np.prod(item.shape))  # by index: a non-contiguous array would be copied completely
         places = np.unravel_index(np.arange(0, count, max(1, count // SAMPLED)), tuple(item.shape) or (1,))
         some = np.asarray(item[places] if item.ndim else item)
         return tuple(item.shape), (repr(some[:20]) if some.dtype == object else some.tobytes())
@@ -256,7 +259,7 @@ def held_by(item, depth: int = 3) -> object:
 
 
 def innermost(sampler):
-    """The sampler that a batch sampler draws from; the stream that another one is made of."""
+    """The sampler inside a batch sampler; the stream inside another stream."""
     for _ in range(5):
         own = getattr(sampler, "__dict__", {})
         stream = isinstance(sampler, IterableDataset)
@@ -268,10 +271,10 @@ def innermost(sampler):
 
 
 def sampler_facts(outer) -> dict:
-    """What the attributes of a sampler, or of a data set that draws itself, tell.
+    """Facts from the attributes of a sampler, or of an iterable data set.
 
-    replacement: it draws with replacement. repeats: it repeats examples. shuffles: its order is meant to be new.
-    epoch: the epoch that it was given; None if it takes none.
+    replacement: it draws with replacement. repeats: it repeats examples. shuffles: it should make a new order.
+    epoch: the epoch that was set; None if it has none.
     """
     samplers = [outer, innermost(outer)]
     facts = {name: value for each in samplers for name, value in getattr(each, "__dict__", {}).items()}
@@ -289,7 +292,7 @@ def sampler_facts(outer) -> dict:
 
 
 def sampler_seen(records: list[Drawn]) -> dict | None:
-    """The sampler of the first epoch, with the epochs that it was given in each of them."""
+    """The sampler of the first epoch, with the epoch that was set in each of them."""
     if records[0].sampler is None:
         return None
     epochs = [record.sampler["epoch"] for record in records if record.sampler]

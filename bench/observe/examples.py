@@ -1,4 +1,4 @@
-"""Examples in a batch of any form: how many there are, and a number for each, made of its bytes."""
+"""Examples in a batch of any structure: their number, and a hash of each one's bytes."""
 
 import dataclasses
 import hashlib
@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 
-ELEMENTS = 1024  # of an example that are looked at, evenly spread
+ELEMENTS = 1024  # of an example that are hashed, evenly spaced
 
 
 def length_of(batch, known: int | None = None) -> int | None:
-    """Examples in a batch; None if its form does not tell. known: how many indices it was made of.
+    """Examples in a batch; None if unknown. known: the number of indices it was made from.
 
-    Tensors that are stacked count by their first dimension: in a pair, a dict or an object. A tuple of images that
-    differ in size, or come with a dict each, counts by its items.
+    The length is the first dimension of stacked tensors, in a pair, a dict or an object. For a tuple of images of
+    different sizes, or with a dict each, it is the number of items.
 
     >>> length_of((torch.zeros(8, 3, 4, 4), torch.zeros(8)))
     8
@@ -24,7 +24,7 @@ def length_of(batch, known: int | None = None) -> int | None:
     """
     try:
         return known if known is not None else counted(batch)
-    except Exception:  # whatever a batch is made of
+    except Exception:  # a batch can be any object
         return None
 
 
@@ -40,14 +40,14 @@ def counted(batch, depth: int = 4) -> int | None:
         shapes = {tuple(array.shape) for array in arrays}
         return len(items) if len(shapes) > 1 or items[0].ndim == 3 else first_dimension(arrays)
     found = first_dimension(arrays)
-    if found is None and depth:  # within the first part that has a length
+    if found is None and depth:  # in the first part that has a length
         parts = (counted(item, depth - 1) for item in items if not is_array(item))
         found = next((length for length in parts if length), None)
     return found
 
 
 def first_dimension(arrays: list) -> int | None:
-    """The one that all have, or that the only image among them has."""
+    """The common one, or that of the only image among them."""
     lengths = Counter(len(array) for array in arrays)
     images = {len(array) for array in arrays if array.ndim >= 4}
     return next(iter(lengths)) if len(lengths) == 1 else images.pop() if len(images) == 1 else None
@@ -62,7 +62,7 @@ def is_list(item) -> bool:
 
 
 def is_example(item) -> bool:
-    """Whether it is rather one example than a batch: an image, or a dict of what belongs to one."""
+    """Whether it looks like one example rather than a batch: an image, or the dict of one."""
     return isinstance(item, Mapping) or (is_array(item) and item.ndim in (0, 1, 3))
 
 
@@ -84,7 +84,7 @@ def leaves(batch, depth: int = 4) -> Iterator:
 
 
 def numbers_of(batch, length: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """[length] int64, a number for each example: of all its bytes, and of its labels; None without any."""
+    """[length] int64, a hash for each example: of all its bytes, and of its labels; None without any."""
     rows, labels = [], []
     for leaf in leaves(batch):
         if (is_array(leaf) and not leaf.ndim) or len(leaf) != length:

@@ -1,4 +1,4 @@
-"""Gradients: a rank's own, before any exchange, the ones that its optimizer gets, and whether they are zeroed."""
+"""Gradients: a rank's own before the exchange, those that its optimizer gets, and whether they are zeroed."""
 
 import contextlib
 import functools
@@ -17,14 +17,14 @@ from bench.observe.probe import BEGINS, ENDS, Probe, columns, finite, held_by
 from bench.observe.weights import Weights
 
 SAMPLED_GRADIENTS = 200_000  # numbers of a gradient that are compared, 0.8 MB per rank
-LOOKED_AT = 2  # steps of an optimizer: a clipped gradient may be any part of the mean by chance in one
-TRIES = 20  # steps in which these are looked for: a GradScaler skips some, and in others nothing is finite
-SYNC_STEPS = 20  # in which it is looked at whether the last pass was exchanged
-ZEROED_STEPS = 4  # of each optimizer, in which it is looked at whether gradients are zeroed
+LOOKED_AT = 2  # steps of an optimizer: in one, a clipped gradient may match any fraction of the mean by chance
+TRIES = 20  # steps to find these in: a GradScaler skips some, and others are not finite
+SYNC_STEPS = 20  # in which the exchange of the last pass is checked
+ZEROED_STEPS = 4  # of each optimizer, in which the zeroing of gradients is checked
 
 
 def nonzero(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    """Whether a gradient has a number other than zero, on its device: nothing waits for it."""
+    """Whether a gradient has a nonzero element, as a tensor on its device, without a wait."""
     if gradient is None:
         return None
     return (gradient._values() if gradient.is_sparse else gradient.detach()).any()
@@ -33,9 +33,9 @@ def nonzero(gradient: torch.Tensor | None) -> torch.Tensor | None:
 class GradientProbe:
     """A rank's own gradient of one step, and the one that its optimizer gets.
 
-    A hook on a parameter sees what backward gives it, before any exchange. Over several backward passes (accumulation)
-    the own gradients are summed up, as the parameters do; if these were zeroed the sum starts again. Of each parameter
-    the first numbers are kept, equally for all, SAMPLED_GRADIENTS at the most. heard: called with each gradient.
+    A hook on a parameter gets its gradient from backward, before any exchange. Over several backward passes
+    (accumulation) these are summed as in the parameters' ``grad``; the sum restarts if those were zeroed. The first
+    elements of each parameter are kept, equally many, at most SAMPLED_GRADIENTS. heard: called with each gradient.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class GradientProbe:
         self.hooks = [p.register_hook(guarded(add)) for p, add in zip(self.parameters, adders, strict=True)]
 
     def add(self, number: int, gradient: torch.Tensor) -> None:
-        """The hook of a parameter. It returns nothing: the gradient stays as it is."""
+        """The hook of a parameter. It returns None, so the gradient is unchanged."""
         self.heard()
         if gradient.is_sparse:
             return
         some, own, held = self.some(gradient), self.own[number], nonzero(self.parameters[number].grad)
-        if held is None:  # what came before has been zeroed
+        if held is None:  # the earlier gradients have been zeroed
             own, self.counts[number] = None, 0
         self.counts[number] += 1
         self.passes = max(self.passes, self.counts[number])
@@ -70,12 +70,12 @@ class GradientProbe:
         return flat[: max(1, int(self.share * flat.numel()))].float().clone()
 
     def look(self, held: set[int] | None = None) -> None:
-        """The gradients are final, as far as is known. held: ids of the parameters that are stepped with; None: all."""
+        """The gradients should be final now. held: ids of the parameters in this step; None: all."""
         grads = [p.grad if held is None or id(p) in held else None for p in self.parameters]
         self.final = [None if grad is None or grad.is_sparse else self.some(grad) for grad in grads]
 
     def forget(self, held: set[int]) -> None:
-        """These parameters have been stepped with: what they had is over. The others still wait for their step."""
+        """Drop the gradients of parameters that were stepped. The others still wait for their step."""
         for number, p in enumerate(self.parameters):
             if id(p) in held:
                 self.own[number], self.counts[number] = None, 0
@@ -88,7 +88,7 @@ class GradientProbe:
 
     def result(self, scale: float = 1.0) -> dict[int, tuple[np.ndarray, np.ndarray]] | None:
         """Own and final gradient of each parameter that has both, by its number, as flat arrays; None if there is none,
-        or a number that is not finite. scale: what the own gradients are multiplied by."""
+        or a number that is not finite. scale: the factor in the own gradients."""
         if self.final is None:
             return None
         pairs = enumerate(zip(self.own, self.final, strict=True))
@@ -108,7 +108,7 @@ def ratio_of(own: list[np.ndarray], final: list[np.ndarray]) -> dict | None:
     """One step: the exchanged gradient G compared with m, the mean of the ranks' own: <G, m> / <m, m>, 1 for G = m.
 
     own, final: by rank, [n]. over_mean: of rank 0. same_on_all_ranks: whether all have the same G. exchanged: False
-    if every rank's G is its own gradient, or a multiple of it. None if the ratio is not a number.
+    if every rank's G is its own gradient or a multiple of it. None if the ratio is not a number.
     """
     mean = np.mean(own, axis=0, dtype=np.float64)
     with np.errstate(all="ignore"):
@@ -128,11 +128,11 @@ def parallel(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def gradient_of(parts: list[dict]) -> dict | None:
-    """The steps that all ranks looked at. Of several the ratio nearest to 1 counts: what is wrong is wrong in all of
-    them. steady: whether it is the same in all, as it is not if gradients are clipped.
+    """The steps that all ranks observed. The ratio nearest to 1 counts, because a mistake shows in all of them. steady:
+    whether it is the same in all; it is not if gradients are clipped.
 
-    A part: looks, own and final gradient by the number of the parameter, or by its name if the model does not hold it;
-    of a Watch also outside, the names of all of these that are trained.
+    A part: looks, own and final gradient by the number of the parameter, or by its name if it is outside the model;
+    from a Watch also outside, the names of all trained parameters outside the model.
     """
     steps = list(zip(*(part["looks"] for part in parts), strict=False))
     common = [(looks, set.intersection(*map(set, looks))) for looks in steps]
@@ -157,7 +157,7 @@ def gradient_of(parts: list[dict]) -> dict | None:
 
 
 def compared(looks: tuple[dict, ...], names: list) -> dict | None:
-    """``ratio_of`` of some parameters. looks: one step's, by rank. None if the ranks' differ in length."""
+    """``ratio_of`` for some parameters. looks: one step's, by rank. None if the ranks' lengths differ."""
     if not names:
         return None
     own, final = ([np.concatenate([look[name][side] for name in names]) for look in looks] for side in (0, 1))
@@ -165,49 +165,49 @@ def compared(looks: tuple[dict, ...], names: list) -> dict | None:
 
 
 def in_parts(found: dict, alone: set, known: set, parts: list[dict]) -> dict:
-    """What differs by parameter. own: those outside the model that each rank steps with its own gradient of."""
+    """Add the results per parameter. own: parameters outside the model that each rank steps with its own gradient."""
     own = sorted(name for name in alone if isinstance(name, str))
     more = {"own": own, "gathers": any(part["gathers"] for part in parts)}
     if found["exchanged"] and len(alone) > len(own):
-        why = f"each rank steps {len(alone)} parameters with its own gradient, and the others are exchanged"
+        why = f"each rank steps {len(alone)} parameters with its own gradient, but the others are exchanged"
     elif found["exchanged"] and not own and any(set(part["outside"]) - known for part in parts):
-        why = "the gradients of some parameters outside the model were not seen"
+        why = "the gradients of some parameters outside the model were not observed"
     else:
         return more
     return more | {"exchanged": None, "unheard": {"exchanged": why}}
 
 
 def scale_of(scaler: torch.amp.GradScaler | None, optimizer) -> float:
-    """What the hooks' gradients are multiplied by, and those in this optimizer's step are not."""
+    """The loss scale in the hooks' gradients, which this optimizer's step does not have."""
     if scaler is None or not scaler.is_enabled():
         return 1.0
     with contextlib.suppress(Exception):  # private names of torch's
         state = scaler._per_optimizer_states[id(optimizer)]
         if "UNSCALED" not in str(state["stage"]) and getattr(optimizer, "grad_scale", None) is not None:
-            return 1.0  # a fused optimizer divides for itself
+            return 1.0  # a fused optimizer unscales by itself
     return float(scaler.get_scale())
 
 
 class Gradients(Probe):
-    """The gradients of the first steps of each optimizer that follow a backward pass of the model.
+    """The gradients of each optimizer's first steps after a backward pass of the model.
 
     In a step only the gradients of its optimizer are final. Those of another optimizer are compared in its own step:
-    Horovod exchanges them there, a GradScaler divides them, and those that a generator's loss leaves in a discriminator
-    are zeroed before it.
+    Horovod exchanges them there, a GradScaler unscales them, and gradients that a generator's loss leaves in a
+    discriminator are zeroed before it.
 
     gathers: whether the ranks communicate between a forward of the wrapped model and its backward pass, as for a layer
-    that is cut over them.
+    sharded over them.
     """
 
     joins: ClassVar = {"gradient": gradient_of}
-    silent: ClassVar = {"gradient": "no step of the optimizer was seen whole"}
+    silent: ClassVar = {"gradient": "no complete optimizer step was observed"}
     probe = None
-    in_step = False  # whether a step has called a closure: its gradients are of several passes
+    in_step = False  # whether a step has called a closure: its gradients come from several passes
 
     def follow(self, model, optimizer) -> None:
         self.close()
         self.looks, self.tries, self.passes = [], 0, 0
-        self.looked, self.done = Counter(), set()  # looks by optimizer; ids of parameters that have had enough of them
+        self.looked, self.done = Counter(), set()  # looks by optimizer; ids of parameters with enough of them
         self.begin_step()
         self.scaler = None
         self.listen(torch.amp.GradScaler, "scale", lambda arguments, options: setattr(self, "scaler", arguments[0]))
@@ -228,13 +228,13 @@ class Gradients(Probe):
         return self.guarded(lambda result: setattr(self, "sent", sequence()))
 
     def backward(self) -> None:
-        """A forward of the wrapped model has ended before: has anything been sent since then?"""
+        """Check whether anything was sent since the last forward of the wrapped model."""
         self.in_step |= self.watch.stepping > 0
         self.gathers |= self.sent is not None and sequence() != self.sent
         self.sent = None
 
     def updated(self, arguments: tuple, options: dict) -> None:
-        """A GradScaler is through with its step. If the optimizer was not called the gradients have gone."""
+        """A GradScaler has finished its step. If it skipped the optimizer, the gradients are dropped."""
         if self.probe.hooks and any(own is not None for own in self.probe.own):
             self.tried()
             if self.probe.hooks:
@@ -246,7 +246,7 @@ class Gradients(Probe):
             self.close()
 
     def before_step(self, optimizer) -> None:
-        if self.probe.hooks and self.mine(optimizer):  # Horovod steps twice: the inner has final gradients
+        if self.probe.hooks and self.mine(optimizer):  # Horovod steps twice: the inner step has final gradients
             self.scale = scale_of(self.scaler, optimizer)
             self.probe.look(held_by(optimizer))
 
@@ -288,7 +288,7 @@ def is_horovod(optimizer) -> bool:
 
 
 def sequence() -> int | None:
-    """How many collectives this process has started; None if that is not known."""
+    """The number of collectives that this process has started; None if unknown."""
     with contextlib.suppress(Exception):  # private names of torch's
         return dist.distributed_c10d._get_default_group()._get_sequence_number_for_group()
     return None
@@ -353,10 +353,10 @@ def broadcasts(model: DistributedDataParallel) -> bool:
 
 
 class Gradient:
-    """What is known of one parameter's gradient between two steps of its optimizer.
+    """The state of one parameter's gradient between two steps of its optimizer.
 
-    left: whether it still has what it had at the last step; None once it was zeroed. came: whether a backward pass has
-    given it anything since then.
+    left: whether it still contains the last step's gradient; None once it was zeroed. came: whether a backward pass has
+    added to it since then.
     """
 
     def __init__(self, name: str):
@@ -376,8 +376,8 @@ class Gradient:
 class ZeroGrads(Probe):
     """Whether gradients are zeroed between two steps, and not between a backward pass and the step.
 
-    A hook sees a parameter's gradient before a backward pass adds to it: it must be zero, or None, at least once
-    between two steps. What ``torch.autograd.grad`` returns is not added to it, and does not count.
+    A hook reads a parameter's gradient before a backward pass adds to it: it must be zero or None at least once
+    between two steps. Results of ``torch.autograd.grad`` are not added to it and do not count.
     """
 
     joins: ClassVar = {"zero_grad": lambda parts: max(parts, key=lambda part: (len(part["kept"]), part["lost"]))}
@@ -387,7 +387,7 @@ class ZeroGrads(Probe):
         self.gradients: dict[int, Gradient] = {}
         self.steps = Counter()
         self.kept: list[tuple[str, torch.Tensor]] = []
-        self.lost: list[torch.Tensor] = []  # for each step whether all that came has gone
+        self.lost: list[torch.Tensor] = []  # for each step: whether all new gradients were lost
 
     def start(self) -> None:
         named = dict(self.watch.model.named_parameters()) | self.watch.outside()

@@ -1,7 +1,7 @@
-"""A training that hangs: each rank's place, found by a thread beside it, and what that says when they are together.
+"""A hanging training: a watcher thread finds each rank's place in the code, and the places together show the cause.
 
-Nothing is ended. The thread sleeps, and looks at the main thread when nothing has moved for long. The ranks leave
-their places in the store of the process group, which is no collective; without one each says where it is itself.
+Nothing is terminated. The thread sleeps, and reads the main thread's stack after a long time without progress. The
+ranks write their places into the process group's store, without a collective; without a store each rank prints its own.
 """
 
 import ast
@@ -26,19 +26,19 @@ from bench.observe.probe import Probe
 from bench.observe.waits import parsed
 from bench.observe.weights import looked_at
 
-ENDED_S = 3.0  # without a batch or a step, after which it is looked whether another rank has ended
-TIMES = 10  # a training hangs when nothing moves for so many times the longest wait that was seen
-LONG = 5  # times the limit, after which a rank says where it is whatever that is: until then a validation may be long
-STILL_S = 0.5  # a rank that is elsewhere after so long does not hang
-ANSWER_S = 15.0  # for the other ranks to say where they are, beyond the limit
+ENDED_S = 3.0  # without a batch or a step; then check whether another rank has ended
+TIMES = 10  # a training hangs without progress for this many times the longest observed wait
+LONG = 5  # times the limit, after which a rank reports its place in any case: until then a validation may be long
+STILL_S = 0.5  # a rank that is elsewhere after this time does not hang
+ANSWER_S = 15.0  # for the other ranks to report their places, beyond the limit
 BENCH = PROJECT / "bench"
 MEETING = os.path.abspath(ranks.__file__)
 
-Stack = list[tuple[CodeType, int]]  # the script's own frames, outermost first: code, and the line that it is at
+Stack = list[tuple[CodeType, int]]  # the script's own frames, outermost first: code and current line
 
 
 class Hang(Probe):
-    """When something has moved last, and what is said when nothing does for ``Watch(hang_s=)`` seconds."""
+    """The time of the last progress, and the report after ``Watch(hang_s=)`` seconds without any."""
 
     joins: ClassVar = {"hang": lambda parts: next((part for part in parts if part["where"]), None)}
     thread = store = None
@@ -46,7 +46,7 @@ class Hang(Probe):
     def setup(self) -> None:
         self.over, self.moved, self.longest = threading.Event(), time.monotonic(), 0.0
         self.epochs, self.taken, self.found, self.said = [], 0, None, False
-        self.waits = False  # for a batch, whatever yields it
+        self.waits = False  # for a batch, from any loader
         self.steps, self.trained_at, self.fresh = 0, [], True  # trained_at: the main thread's stack in a step
 
     def begin(self, loader) -> None:
@@ -58,7 +58,7 @@ class Hang(Probe):
 
     def start(self) -> None:
         if self.store is None:
-            with contextlib.suppress(Exception):  # a client of its own: the script's may be waiting in a call
+            with contextlib.suppress(Exception):  # its own client: the script's may be waiting in a call
                 self.store = self.watch.world.store.clone()
 
     def move(self) -> None:
@@ -109,7 +109,7 @@ class Hang(Probe):
                     self.hangs()
                     looked, left = time.monotonic(), True
             except Exception:
-                return  # the store is gone, or the interpreter is on its way out
+                return  # the store is gone, or the interpreter is exiting
 
     def hangs(self) -> None:
         here = self.place()
@@ -124,22 +124,22 @@ class Hang(Probe):
             return
         found = {"limit_s": limit, "where": where if told else [], "by": "Watch"}
         findings = mistakes.find({"world_size": world.count, "hang": found}) if told else []
-        long = (LONG + 2 * bool(here["collective"])) * limit  # a rank that waits for a batch reports it by then
+        long = (LONG + 2 * bool(here["collective"])) * limit  # a rank that waits for a batch reports it before this
         if findings or ended or (here["collective"] and not told) or waited > long:
             self.said, self.found = True, found
             at = f"{stacks.name(here)}{', in a collective' if here['collective'] else ''}"
-            lines = [f"Watch: nothing has moved on rank {world.rank} for {waited:.3g} s; it is at {at}"]
-            lines += [f"  rank {rank} has ended ({why}){', and is waited for' if waits else ''}"
+            lines = [f"Watch: no progress on rank {world.rank} for {waited:.3g} s; it is at {at}"]
+            lines += [f"  rank {rank} has ended ({why}){', but other ranks wait for it' if waits else ''}"
                       for rank, why in ended.items()]  # fmt: skip
             if findings and world.rank == min(set(range(world.count)) - set(ended)):
                 lines += [f"known mistakes found: {len(findings)}"]
                 lines += [line for finding in findings for line in finding.lines()]
             elif not told:
-                lines += ["  where the other ranks are is not known"]
+                lines += ["  the other ranks' places are unknown"]
             print("\n".join(lines), file=sys.stderr, flush=True)
 
     def place(self) -> dict | None:
-        """Where the training's thread is, and how far it has come in its epochs."""
+        """The place of the training thread, and its progress in its epochs."""
         frame = sys._current_frames().get(self.main)
         found = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
         place = stacks.place_in([{"file": file, "line": str(line), "function": name} for file, line, name in found
@@ -151,14 +151,14 @@ class Hang(Probe):
         if self.waits and not place["collective"]:
             place["awaits_batch"] = True
         elif time.monotonic() - self.moved < LONG * self.limit_s:
-            place.pop("awaits_batch", None)  # of a loader that is not watched: a validation may be long
+            place.pop("awaits_batch", None)  # of an unwatched loader: a validation may be long
         passes = self.watch.probe(Passes)
         counts = {"taken": self.taken, "trains": passes.trains, "evaluates": passes.evaluates}
         left = {"left": has_left(self.trained_at, stack_of(frame))} if self.trained_at else {}
         return place | {"epochs": list(self.epochs)} | counts | left
 
     def end_of_process(self, why: str, steps: int) -> str:
-        """Tell the other ranks that this process ends. why: the exception, "" for none. Returns how far it has come."""
+        """Notify the other ranks that this process ends. why: the exception, "" for none. Returns its progress."""
         self.over.set()
         done = f"after {len(self.epochs)} epochs, {steps} steps" if self.epochs else f"after {steps} steps"
         with contextlib.suppress(Exception):  # the store is gone
@@ -192,7 +192,7 @@ class Hang(Probe):
         return f"bench-watch/hang{self.watch.number}/{rank}"
 
     def ended_because(self, rank: int) -> str:
-        """How a rank has ended, in words; "" for one that has not."""
+        """How a rank ended, in words; "" for a running one."""
         with contextlib.suppress(Exception):  # the store is gone
             place = self.left_by(rank)
             return place["ended"] if has_ended(place) else ""
@@ -207,16 +207,16 @@ def has_ended(place: dict | None) -> bool:
 
 
 def failure_of_process() -> str:
-    """The exception that ends this process, in a line, once it has not been caught; "" if there is none."""
+    """The uncaught exception that ends this process, in one line; "" if there is none."""
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    while isinstance(error, SystemExit):  # of a child that multiprocessing has started; it may have come of another
+    while isinstance(error, SystemExit):  # in a multiprocessing child; it may have another cause
         error = error.__context__ if error.code else None
     if error is None:
         return ""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
-# --- whether a thread is still in the loop in which it has trained ------------------------------------------------
+# --- whether a thread is still in its training loop ---------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1000)
@@ -236,7 +236,7 @@ def stack_of(frame: FrameType | None) -> Stack:
 
 
 def has_left(trained: Stack, now: Stack) -> bool | None:
-    """Whether a thread has left the outermost loop in which it trained; None if the script itself has no loop."""
+    """Whether a thread has left the outermost loop in which it trained; None if the script has no loop."""
     for depth, (code, line) in enumerate(trained):
         around = [loop for loop in loops(code.co_filename) if code.co_firstlineno <= loop[0] <= line <= loop[1]]
         if around:

@@ -1,5 +1,5 @@
-"""Weights that are read and loaded: how many of a checkpoint's keys found their place, whether all ranks read the same,
-and whether what was read was loaded at all."""
+"""Weights that are read and loaded: how many keys of a checkpoint matched, whether all ranks read the same, and whether
+the weights that were read were loaded at all."""
 
 import contextlib
 import hashlib
@@ -15,20 +15,20 @@ from bench.observe.probe import Probe, Unheard, listen
 from bench.observe.weights import NO_EPOCH, checksums
 from bench.workload.weights import PREFIXES
 
-NESTED = 4  # dicts in one another in which a file's weights are looked for
-SAMPLED = 4096  # numbers of a tensor that tell its contents from another's
+NESTED = 4  # levels of nested dicts that are searched for weights
+SAMPLED = 4096  # numbers of a tensor with which contents are compared
 MOST_PARTS = 20_000  # of a file
-MOST_DICTS = 8  # of weights that are compared with the model
-BEFORE = "since the Watch was made: Watch() before it, follow after it"
+MOST_DICTS = 8  # of weights, compared with the model
+BEFORE = "after the Watch was created: call Watch() before loading, and follow after it"
 
 
 def path_in(file) -> str | None:
-    """The whole path of a file that torch.load or torch.save is given; None for an open one."""
+    """The absolute path of a file passed to torch.load or torch.save; None for an open file."""
     return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | os.PathLike) else None
 
 
 class Loads:
-    """Every ``load_state_dict`` of a module: how much of it found its place, and of the file that was read before."""
+    """Every ``load_state_dict`` of a module: how many of its keys matched, and how many of the file that was read."""
 
     def __init__(self, guarded: Callable = lambda call: call):
         self.loads, self.file, self.read, self.used = [], None, [], False
@@ -59,7 +59,7 @@ class Loads:
             self.contents.append((path, self.step, False, digest_of(given["obj"])))
 
     def loading(self, arguments: tuple, options: dict) -> Callable:
-        """nn.Module.load_state_dict, whose result names what did not fit."""
+        """nn.Module.load_state_dict, whose result names the keys that did not match."""
         given = dict(zip(("module", "state_dict", "strict"), arguments, strict=False)) | options
         model, state = given["module"], given["state_dict"]
         own = model.state_dict()
@@ -69,7 +69,7 @@ class Loads:
         self.used |= any(isinstance(v, torch.Tensor) and v.data_ptr() in from_file for v in state.values())
         found = {"file": self.file, "keys": len(state), "strict": bool(given.get("strict", True))}
         filtered = {}
-        if not self.used and kept == len(state) and not set(file) & set(own) and akin(file, own):  # nothing got in
+        if not self.used and kept == len(state) and not set(file) & set(own) and akin(file, own):  # nothing was loaded
             filtered = {"keys": len(file), "missing": len(own), "unexpected": len(file), "strict": False,
                         "picked": True, "prefix": prefix_of(list(own), list(file))}  # fmt: skip
 
@@ -98,7 +98,7 @@ def dicts_of_tensors(content, depth: int = 0) -> list[dict]:
 
 
 def digest_of(content) -> str:
-    """A hash of what a file holds: the plain values in its dicts and lists, and of each tensor some numbers."""
+    """A hash of a file's content: the plain values in its dicts and lists, and some numbers of each tensor."""
     digest, left = hashlib.sha256(), [content]
     for _ in range(MOST_PARTS):
         if not left:
@@ -114,7 +114,7 @@ def digest_of(content) -> str:
             digest.update(repr(item).encode())
         elif isinstance(item, torch.Tensor):
             digest.update(repr(tuple(item.shape)).encode())
-            with contextlib.suppress(Exception):  # a sparse one, or one of a kind without bytes
+            with contextlib.suppress(Exception):  # a sparse tensor, or one without bytes
                 flat = item.detach().reshape(-1)
                 some = flat[:: max(1, len(flat) // SAMPLED)].contiguous().cpu()
                 digest.update(some.view(torch.uint8).numpy().tobytes())
@@ -122,8 +122,8 @@ def digest_of(content) -> str:
 
 
 def contents_of(parts: list[list]) -> dict:
-    """Whether the ranks had the same contents when they loaded a file after as many optimizer steps; of a rank that did
-    not load it, what it had saved there last. A part: path, step, whether it was loaded, hash; in order. apart: the
+    """Whether the ranks loaded the same contents of a file after the same number of optimizer steps; for a rank that
+    did not load it, what it last saved there. A part: path, step, whether it was loaded, hash; in order. apart: the
     first difference: the file, the step, and by rank the number of the contents, None for a rank without any."""
     loads = sorted({(step, path) for part in parts for path, step, loaded, _ in part if loaded})
     if not loads:
@@ -143,7 +143,7 @@ def contents_of(parts: list[list]) -> dict:
 
 
 def akin(file, own) -> bool:
-    """Whether at least half of a file's names are the model's but for something before them.
+    """Whether at least half of a file's names are the model's except for a prefix.
 
     >>> akin(["module.fc.bias"], ["fc.bias"]), akin(["x", "y"], ["fc.bias"])
     (True, False)
@@ -164,14 +164,14 @@ def stripped(names) -> set[str]:
 
 
 def same(value, own) -> bool:
-    """Whether a tensor is, in place or in value, the one that the model has already."""
+    """Whether a tensor is identical to the model's, in memory or in value."""
     if not (isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor)) or value.shape != own.shape:
         return False
     return value.data_ptr() == own.data_ptr() or (value.device == own.device and torch.equal(value, own))
 
 
 def prefix_of(missing: list[str], unexpected: list[str]) -> str | None:
-    """The wrapper's prefix that one side's names have and the other's lack; None if it is not that.
+    """The wrapper's prefix that only one side's names have; None if there is another difference.
 
     >>> prefix_of(["fc.bias"], ["module.fc.bias"]), prefix_of(["fc.bias"], ["head.bias"])
     ('module.', None)
@@ -199,7 +199,7 @@ class LoadedWeights(Probe):
 
 
 def unloaded_of(parts: list[dict]) -> dict:
-    """What no rank that read it has loaded: if one has, it may have sent the weights to the others."""
+    """Files that no rank loaded after reading: a rank that did load them may have sent the weights to the others."""
     names = [{each["file"] for each in part["files"]} for part in parts if part["read"]]
     assigned = next((part["assigned"] for part in parts if part["assigned"]), "")
     if not names and not assigned:
@@ -209,8 +209,8 @@ def unloaded_of(parts: list[dict]) -> dict:
 
 
 class Unloaded(Probe):
-    """Files with the model's weights that ``torch.load`` has read before the first epoch, and whether the model has
-    them then. What was read before a ``load_state_dict`` of any module is taken to be loaded."""
+    """Files with the model's weights that ``torch.load`` read before the first epoch, and whether the model then has
+    these weights. Files that were read before a ``load_state_dict`` of any module count as loaded."""
 
     joins: ClassVar = {"unloaded": unloaded_of}
     silent: ClassVar = {"unloaded": NO_EPOCH}
@@ -236,7 +236,7 @@ class Unloaded(Probe):
         files = {}
         for *_, model in self.watch.models:
             own = dict(model.named_parameters())
-            # a fresh bias may be 0, as in a file
+            # a new bias may be 0, as in a file
             weights = [p for p in own.values() if p.ndim > 1] or list(own.values())
             sums = {tuple(each) for each in checksums(weights).tolist()}
             for name, read in self.read:

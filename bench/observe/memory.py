@@ -1,4 +1,4 @@
-"""The memory of a training: whether it grows to the end, and on which GPUs a process has a CUDA context."""
+"""The memory of a training: whether it grows until the end, and on which GPUs a process has a CUDA context."""
 
 import itertools
 import os
@@ -11,11 +11,11 @@ import torch
 from bench.observe.loads import LoadedWeights
 from bench.observe.probe import Probe, Unheard, columns
 
-MOST_SAMPLES = 512  # beyond them every second one goes
-BLOCKS = 6  # in each of which memory has to grow, to grow steadily
+MOST_SAMPLES = 512  # above this every second one is dropped
+BLOCKS = 6  # memory grows steadily if it grows in each of them
 FEWEST = {"GPU": 4 * BLOCKS, "host": 8 * BLOCKS}  # samples; a process keeps pages that it has freed
-EPOCHS = 5  # ends of epochs, of fewer nothing is said
-STEADY = 1 / 3  # of the mean growth of a block: the least
+EPOCHS = 5  # ends of epochs needed for a result
+STEADY = 1 / 3  # the smallest growth of a block, relative to their mean
 STATM = Path("/proc/self/statm")
 
 
@@ -23,7 +23,7 @@ class MemoryGrowth(Probe):
     """Memory after the optimizers' steps: of torch's tensors on a GPU, otherwise the process's private memory."""
 
     joins: ClassVar = {"memory": columns}
-    silent: ClassVar = {"memory": "too few steps were seen"}
+    silent: ClassVar = {"memory": "too few steps were observed"}
     device, known = None, True
 
     def setup(self) -> None:
@@ -36,7 +36,7 @@ class MemoryGrowth(Probe):
     def used(self) -> int:
         if self.device is not None:
             return torch.cuda.memory_allocated(self.device)
-        _, resident, shared, *_ = STATM.read_text().split()  # shared: mapped files, which are read as they are needed
+        _, resident, shared, *_ = STATM.read_text().split()  # shared: mapped files, which are read on demand
         return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
     def after_step(self, optimizer) -> None:
@@ -54,18 +54,18 @@ class MemoryGrowth(Probe):
 
     def part(self) -> dict:
         if not self.known:
-            return {"memory": Unheard("this system does not tell the memory of a process")}
+            return {"memory": Unheard("this system does not report the memory of a process")}
         place = "host" if self.device is None else "GPU"
         found = growth(self.samples, self.ends, FEWEST[place])
         return {"memory": found and found | {"place": place}}
 
 
 def growth(samples: list[tuple[int, int]], ends: list[tuple[int, int]], fewest: int) -> dict | None:
-    """samples, ends: (step, bytes) within epochs and at their ends. steps: the first and the last of those that are
-    compared; bytes: in use at them; steadily: whether it grew all the time between them. None: fewer than so many.
+    """samples, ends: (step, bytes) within epochs and at their ends. steps: the first and the last compared step;
+    bytes: in use at these; steadily: whether it grew all the time between them. None: fewer samples than ``fewest``.
 
-    The first third is left out, in which allocators and caches fill up. Within epochs the lowest samples of blocks are
-    compared, because what comes and goes with a step, or waits for Python's collector, is not growth.
+    The first third is left out, because allocators and caches fill up in it. Within epochs the lowest samples of blocks
+    are compared, because temporary memory of a step, or objects that wait for Python's collector, are not growth.
     """
     later = samples[len(samples) // 3 :]
     size = len(later) // BLOCKS
@@ -83,7 +83,7 @@ def steady(series: list[tuple[int, int]]) -> bool:
 
 def contexts_of(parts: list[dict]) -> dict:
     """By rank: own, the GPUs that the model is on; extra, others on which the process has a context; current, torch's
-    current device; loaded, the GPUs on which torch.load put tensors. together: ranks whose models are on one GPU of
+    current device; loaded, the GPUs on which torch.load put tensors. together: ranks whose models share one GPU of
     several."""
     places = {}
     for rank, part in enumerate(parts):
@@ -95,7 +95,7 @@ def contexts_of(parts: list[dict]) -> dict:
 
 
 class Contexts(Probe):
-    """This process's CUDA contexts at the end of the training: one that was made stays, with hundreds of MiB."""
+    """This process's CUDA contexts at the end of the training: each stays once created, with hundreds of MiB."""
 
     joins: ClassVar = {"contexts": contexts_of}
     silent: ClassVar = {"contexts": "no GPU is used"}

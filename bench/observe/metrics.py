@@ -1,8 +1,8 @@
-"""What a script reports after each epoch, and the losses that it trained on: over how many targets each is a mean, and
+"""The metrics that a script reports after each epoch, and its training losses: the number of targets in each mean, and
 their mean between two reports.
 
-torch's losses are heard where all ways to them meet: the functions that torch.nn.functional calls. A hook on the result
-tells what a loss is multiplied by on its way to the backward pass, so a mean that is weighted by its targets is known.
+torch's losses are observed where all calls meet: in the functions that torch.nn.functional calls. A hook on the result
+gives the factor of a loss on its way to the backward pass, so a mean weighted by its targets is recognised.
 """
 
 import functools
@@ -16,14 +16,14 @@ from torch import nn
 from bench.observe.examples import length_of
 from bench.observe.probe import Probe, columns, finite, listen
 
-LOOKED_AT = 16  # optimizer steps whose losses are heard
+LOOKED_AT = 16  # optimizer steps whose losses are observed
 MOST_LOSSES = 200  # of these steps
-MOST_PASSES = 100_000  # whose losses are added up
-REPORTS = 8  # calls of Watch.metric before which they are
-EPOCHS = 3  # without a report, after which they are no longer
+MOST_PASSES = 100_000  # whose losses are summed
+REPORTS = 8  # calls of Watch.metric, after which the sum stops
+EPOCHS = 3  # without a report, after which the sum stops
 MEAN = 1  # torch's number of this reduction
 UNREPORTED = "watch.metric was not called"
-# The functions, with the places of reduction and of ignore_index among their arguments.
+# The functions, with the positions of reduction and of ignore_index among their arguments.
 FUNCTIONS = (
     (torch._C._nn, "cross_entropy_loss", 3, 4), (torch._C._nn, "nll_loss_nd", 3, 4),
     (torch, "binary_cross_entropy_with_logits", 4, None), (torch._C._nn, "binary_cross_entropy", 3, None),
@@ -50,9 +50,9 @@ class Metrics(Probe):
 
 
 def targets_of(parts: list[dict]) -> dict | None:
-    """How differently a target weighs on the ranks in the first steps. A part: by step the targets of its losses, and
-    what they weigh together. counts: by rank, the targets of a step on average; ratio, most: of the highest weight of a
-    target over the lowest, in the median of the steps and at most."""
+    """A target's weight on different ranks in the first steps. A part: by step the number of targets of its losses,
+    and their total weight. counts: by rank, the mean number of targets per step; ratio, most: the highest weight of a
+    target over the lowest, as median and maximum over the steps."""
     common = [step for step in parts[0] if all(step in part for part in parts)]
     counts, weights = (np.array([[part[step][i] for step in common] for part in parts], np.float64) for i in (0, 1))
     with np.errstate(all="ignore"):
@@ -67,7 +67,10 @@ def targets_of(parts: list[dict]) -> dict | None:
 
 class Losses(Probe):
     joins: ClassVar = {"targets": targets_of, "trained": columns}
-    silent: ClassVar = {"targets": "no loss of torch.nn.functional was seen in the first steps", "trained": UNREPORTED}
+    silent: ClassVar = {
+        "targets": "no loss of torch.nn.functional was observed in the first steps",
+        "trained": UNREPORTED,
+    }
 
     def setup(self) -> None:
         self.passes_end, self.heard, self.steps, self.epochs = lambda: None, [], 0, 0
@@ -94,7 +97,7 @@ class Losses(Probe):
             self.steps += 1
             self.taken += 1
             if self.steps == LOOKED_AT:
-                super().close()  # of the losses one by one
+                super().close()  # of single losses
 
     def epoch_ended(self, epoch) -> None:
         self.epochs += bool(epoch.optimizer_steps)
@@ -104,7 +107,7 @@ class Losses(Probe):
     # --- the targets of the first steps ---------------------------------------------------------------------------
 
     def called(self, reduction: int, ignore: int | None, arguments: tuple, options: dict) -> Callable | None:
-        """One of ``FUNCTIONS`` is called. reduction, ignore: their places among the arguments."""
+        """One of ``FUNCTIONS`` is called. reduction, ignore: their positions among the arguments."""
         if options or len(self.heard) == MOST_LOSSES or not (torch.is_grad_enabled() and eager(*arguments[:2])):
             return None
         target = arguments[1]
@@ -114,7 +117,7 @@ class Losses(Probe):
         return self.guarded(lambda result: self.computed(result, loss))
 
     def computed(self, result: torch.Tensor, loss: dict) -> None:
-        """A loss is there. Its gradient, when it comes back, tells what the loss is multiplied by."""
+        """A loss was computed. Its gradient in the backward pass gives the loss's factor."""
 
         def came_back(gradient: torch.Tensor) -> None:
             sizes = gradient.detach().abs().float()
@@ -128,8 +131,8 @@ class Losses(Probe):
             result.register_hook(self.guarded(came_back))
 
     def targets(self) -> dict[int, tuple[float, float]] | None:
-        """By step the targets of the losses that went into a backward pass, and what they weigh together. Losses one by
-        one, as with reduction="none", must weigh the same: those that are used are the targets."""
+        """By step the number of targets of the losses in a backward pass, and their total weight. Single losses, as
+        with reduction="none", must have equal weights: the used ones are the targets."""
         steps = {}
         for loss in self.heard:
             if loss["gradient"] is not None:
@@ -172,7 +175,7 @@ class Losses(Probe):
 
 
 def eager(*tensors) -> bool:
-    """Whether these are tensors that hold numbers now: nothing is traced, transformed or captured."""
+    """Whether these are tensors with values now: not traced, transformed or captured."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor

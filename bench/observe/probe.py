@@ -1,7 +1,7 @@
-"""What every check of a Watch is: one thing seen of a training, put up, told what happens, and taken down.
+"""The base class of a Watch's checks: each observes one thing, is attached, notified of events, and detached.
 
-A check changes nothing in what is computed, draws no random number, and sends nothing to other ranks: rank 0 combines
-what the ranks saw at the end.
+A check does not change the computation, draws no random number, and sends nothing to other ranks: rank 0 combines the
+ranks' observations at the end.
 """
 
 import contextlib
@@ -17,31 +17,31 @@ from bench.structure import parameters_of
 
 
 class Unheard(Exception):
-    """Why something was not observed, in a few words: as a rank's part, or raised by a join."""
+    """The reason why something was not observed, in a few words: as a rank's part, or raised by a join."""
 
 
 class Probe:
-    """One thing that a Watch (bench/observe/watch.py) sees.
+    """One check of a Watch (bench/observe/watch.py).
 
-    It is told what happens by those of these methods that it has. What they raise never reaches the script: the probe
-    then gets no more calls, and the report says so.
+    It is notified of events through those of these methods that it has. Their exceptions never reach the script: the
+    probe is then not called again, and the report says so.
 
     follow(model, optimizer)         model and optimizer are known, as the script uses them
-    begin(loader)                    the first epoch of all begins
+    begin(loader)                    the first epoch begins
     start()                          the training starts: model and optimizers have their initial state
     before_iter(epoch)               an epoch (bench/observe/view.py) begins: ``iter(loader)`` is called next
     after_iter(epoch, iterator)      ``iter(loader)`` has returned its iterator; None: it raised
     asked(epoch)                     the script waits for a batch: ``next(iterator)`` is called next
     drawn(epoch, iterator, indices)  torch's iterator has drawn the indices of a batch, which is fetched later
-    fetched(epoch, batch)            a batch is there, and is handed to the script next
-    trained(epoch)                   the script asks for the next batch, or has ended: it is done with this one
-    epoch_ended(epoch)               the epoch is over, at its end or before
+    fetched(epoch, batch)            a batch has arrived; the script gets it next
+    trained(epoch)                   the script requests the next batch, or has ended: this batch is finished
+    epoch_ended(epoch)               the epoch has ended, completely or early
     before_step(optimizer)           a step of any optimizer of the process begins; Horovod steps twice
     after_step(optimizer)            an optimizer's step has been taken
     metric(values)                   the script reports the metrics of an epoch
 
-    joins: for each key of ``observed`` (bench/record/observed.py) that comes from here, the function that makes it of
-    the ranks' parts, a list by rank. It may return None or raise ``Unheard``. silent: why a part is None, in words.
+    joins: for each key of ``observed`` (bench/record/observed.py) from here, the function that makes it from the ranks'
+    parts, a list by rank. It may return None or raise ``Unheard``. silent: why a part is None, in words.
     """
 
     joins: ClassVar[dict[str, Callable[[list], object]]] = {}
@@ -52,7 +52,7 @@ class Probe:
         self.setup()
 
     def setup(self) -> None:
-        """The Watch is made."""
+        """The Watch is created."""
 
     def guarded(self, function: Callable) -> Callable:
         return self.watch.guarded(self, function)
@@ -62,13 +62,13 @@ class Probe:
         self.listening.append(listen(owner, name, *map(self.guarded, listeners)))
 
     def close(self) -> None:
-        """Take everything down: before ``part``, or when enough was seen."""
+        """Detach all hooks and listeners: before ``part``, or after enough observations."""
         for end in self.listening:
             end()
         self.listening = []
 
     def part(self) -> dict:
-        """This rank's part for each key of ``joins``; None or an ``Unheard`` for what was not seen."""
+        """This rank's part for each key of ``joins``; None or an ``Unheard`` if it was not observed."""
         return {}
 
 
@@ -78,18 +78,19 @@ def held_by(optimizer) -> set[int]:
 
 # --- calls of torch's functions -----------------------------------------------------------------------------------
 
-# The methods of DistributedDataParallel with which a pass begins and ends: torch.compile looks at forward itself.
+# The methods of DistributedDataParallel with which a pass begins and ends: torch.compile traces forward itself.
 BEGINS, ENDS = "_pre_forward", "_post_forward"
 heard = {}  # (owner, name) -> Heard, for every function that has a listener now
 
 
 def uncompiled(function: Callable) -> Callable:
-    """A function that Dynamo runs as it is, with all that it calls."""
+    """A function that Dynamo runs uncompiled, with everything that it calls."""
     return torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function
 
 
 def skipped(stand_in: Callable) -> Callable:
-    """A stand-in that Dynamo does not compile; what it calls it does. In a trace it must pass calls on by itself."""
+    """A replacement that Dynamo does not compile, although it compiles what it calls. In a trace it must pass calls
+    on by itself."""
     if "torch._dynamo" in sys.modules:  # an optimizer imports it
         with contextlib.suppress(ImportError):  # a private name of torch's
             from torch._dynamo.eval_frame import skip_code
@@ -99,10 +100,10 @@ def skipped(stand_in: Callable) -> Callable:
 
 
 class Heard:
-    """A function replaced by a stand-in that tells listeners of its calls. owner: a module or a class.
+    """A function replaced by one that notifies listeners of its calls. owner: a module or a class.
 
-    torch.compile sees torch's own function: the stand-in is neither traced nor compiled, and calls in a graph are not
-    heard.
+    torch.compile gets torch's own function: the replacement is neither traced nor compiled, and calls in a graph are
+    not observed.
     """
 
     def __init__(self, owner, name: str):
@@ -139,7 +140,7 @@ class Heard:
             raised(error, arguments)
 
     def end(self) -> None:
-        """Give torch its own function back, unless somebody else has replaced the stand-in: it then passes calls on."""
+        """Restore torch's function. If other code has replaced ours meanwhile, it stays and passes calls on."""
         if vars(self.owner).get(self.name) is self.stand_in:
             if self.own is None:  # inherited
                 delattr(self.owner, self.name)
@@ -148,11 +149,11 @@ class Heard:
 
 
 def listen(owner, name: str, listener: Callable, raised: Callable = lambda error, arguments: None) -> Callable:
-    """Have ``listener(arguments, options)`` called before every call of ``owner.name``, with the object first if it is
-    a method; what it returns, if anything, is called with the result. ``raised(error, arguments)`` is called instead
-    if the call raises. None of them may raise (``Watch.guarded``). Listeners may come and go in any order.
+    """Call ``listener(arguments, options)`` before every call of ``owner.name``, with the object first if it is a
+    method; if it returns a function, that is called with the result. ``raised(error, arguments)`` is called instead if
+    the call raises. None of them may raise (``Watch.guarded``). Listeners may be added and removed in any order.
 
-    Returns the function that ends it.
+    Returns a function that removes the listener.
     """
     there = heard.get((owner, name))
     if there is None:
@@ -174,9 +175,9 @@ def listen(owner, name: str, listener: Callable, raised: Callable = lambda error
 
 
 def put_together(parts: list[dict], known: dict, joins: dict[str, Callable]) -> tuple[dict, dict[str, str]]:
-    """``observed`` of the ranks' parts, and for what was not observed by all of them the reason, if one is known.
+    """``observed`` from the ranks' parts, and the known reasons for keys that not all ranks observed.
 
-    known: what is known besides the parts. joins: key of observed -> the function that makes it of a list by rank.
+    known: further entries. joins: key of observed -> the function that makes it from a list by rank.
     """
     observed, unheard = {"world_size": len(parts), **known}, {}
     for name, join in joins.items():
@@ -196,5 +197,5 @@ def columns(parts: list[dict]) -> dict[str, list]:
 
 
 def finite(value) -> float | None:
-    """A number that JSON has; None for one that is not finite."""
+    """The number, or None if it is not finite, because JSON cannot represent it."""
     return float(value) if np.isfinite(value) else None

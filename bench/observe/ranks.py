@@ -1,7 +1,7 @@
-"""The processes of a training, as a Watch finds them: which one this is, and how their parts come together at the end.
+"""The processes of a training from a Watch's view: this process's rank, and how the parts are combined at the end.
 
-Under torch.distributed they meet in the store of the process group, under Horovod in a collective that is entered when
-all are there: so a rank that does not come is named after a limit, and no collective of the script's is disturbed.
+With torch.distributed they meet in the process group's store, with Horovod in a collective that starts when all have
+arrived. So a missing rank is named after a time limit, and the script's collectives are not disturbed.
 """
 
 import contextlib
@@ -21,41 +21,41 @@ import torch.distributed as dist
 
 from bench.observe.probe import Unheard
 
-# The variables in which a launcher gives the number of processes, and the rank of this one.
+# The variables in which a launcher passes the number of processes and this one's rank.
 LAUNCHERS = (
     ("WORLD_SIZE", "RANK"), ("HOROVOD_SIZE", "HOROVOD_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"), ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
 )  # fmt: skip
-PIECE = 4 << 20  # bytes of one value in a store: torch's takes 8 MiB at the most
+PIECE = 4 << 20  # bytes of one value in a store: torch's limit is 8 MiB
 TICK_S = 0.02
-LOOKS = 25  # for a key, after which it is looked whether its rank has ended
+LOOKS = 25  # polls of a key, then check whether its rank has ended
 STORE_S = 10.0  # for an answer of Horovod's store
-serial = [0]  # meetings of this process; all ranks hold theirs in the same order
+serial = [0]  # meetings of this process, in the same order on all ranks
 
 
 class Ranks:
-    """rank, count: of this process. joined: there is a group of processes. store: where they leave keys, if known."""
+    """rank, count: of this process. joined: there is a process group. store: their key-value store, if known."""
 
     def __init__(self):
         self.rank, self.count, self.store, self.joined = 0, 1, None, False
         self.look()
 
     def look(self) -> None:
-        """Find out which backend has been initialised. What was found is kept: a group may be destroyed."""
+        """Detect the initialised backend. The result is kept, because the group may be destroyed later."""
         horovod = sys.modules.get("horovod.torch")
         if dist.is_available() and dist.is_initialized():
             self.rank, self.count, self.joined = dist.get_rank(), dist.get_world_size(), True
-            with contextlib.suppress(Exception):  # a private name of torch's
+            with contextlib.suppress(Exception):  # a private name in torch
                 self.store = dist.distributed_c10d._get_default_store()
         elif horovod and horovod.is_initialized():
             self.rank, self.count, self.joined = horovod.rank(), horovod.size(), True
             self.store = self.store or HorovodStore.found()
 
     def together(self, part, join: Callable[[list], object], limit_s: float, ended: Callable[[int], str]):
-        """``join`` of the parts of all ranks, which runs on one rank and is handed to all.
+        """``join`` of the parts of all ranks; it runs on one rank, and all get the result.
 
-        Every rank calls it. Raises Unheard, in one line, when another does not come within the limit, or has ended:
-        ``ended(rank)`` returns why it has, in words.
+        Every rank calls it. Raises Unheard, in one line, if another rank does not call it within the limit or has
+        ended: ``ended(rank)`` returns the reason in words.
         """
         self.look()
         serial[0] += 1
@@ -64,31 +64,31 @@ class Ranks:
         if self.store is None and "horovod.torch" in sys.modules:
             return self.by_collective(part, join, limit_s)
         if self.store is None:
-            raise Unheard("the ranks cannot meet: this torch keeps the store of its process group elsewhere")
+            raise Unheard("the ranks cannot meet: the process group's store is not found in this version of torch")
         try:
             key = f"bench-watch/{serial[0]}"
             return Meeting(self.store, key, self.rank, self.count, limit_s, ended).hold(part, join)
         except Unheard:
             raise
-        except Exception as error:  # the machine that keeps the store is gone, or refuses
+        except Exception as error:  # the machine with the store is gone, or refuses
             raise Unheard(f"the ranks cannot meet: {str(error).splitlines()[0]}") from None
 
     def by_collective(self, part, join: Callable, limit_s: float):
         horovod = sys.modules["horovod.torch"]
         if not horovod.is_initialized():
-            raise Unheard("the ranks cannot meet after hvd.shutdown(): call report before it")
+            raise Unheard("the ranks cannot meet after hvd.shutdown(): call report() before it")
         there = horovod.allreduce_async(torch.zeros(1), name=f"bench-watch-{serial[0]}")
         deadline = time.monotonic() + limit_s
         while not horovod.poll(there):
             if time.monotonic() > deadline:
-                raise Unheard(f"another rank did not call it within {limit_s:g} s")
+                raise Unheard(f"another rank did not call report() within {limit_s:g} s")
             time.sleep(TICK_S)
         horovod.synchronize(there)
         return join(horovod.allgather_object(part))
 
 
 class HorovodStore:
-    """The store of keys at which Horovod's ranks have found each other, with the methods of torch's stores."""
+    """The key-value store of Horovod's rendezvous, with the interface of torch's stores."""
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
@@ -118,7 +118,7 @@ class HorovodStore:
         return all(self.get(key) is not None for key in keys)
 
     def clone(self) -> "HorovodStore":
-        return self  # every request has its own connection
+        return self  # every request opens its own connection
 
 
 class Meeting:
@@ -127,11 +127,11 @@ class Meeting:
         self.deadline, self.ended = time.monotonic() + limit_s, ended
 
     def hold(self, part, join: Callable[[list], object]):
-        """The result of all parts. Raises Unheard when a rank does not come in time, or has ended."""
+        """The joined result. Raises Unheard if a rank is late or has ended."""
         others = range(1, self.count)
         if self.rank:
             self.leave(f"part{self.rank}", part)
-            self.deadline += 0.5 * self.limit_s  # rank 0 may have come last, and works
+            self.deadline += 0.5 * self.limit_s  # rank 0 may have come last and still be working
             result = self.take("result", 0)
             self.store.set(f"{self.key}/took{self.rank}", "1")
         else:
@@ -142,7 +142,7 @@ class Meeting:
                 result = join([part, *(self.take(f"part{rank}", rank) for rank in others)])
             self.leave("result", result)
             self.deadline = time.monotonic() + min(5.0, self.limit_s)
-            for rank in others:  # the rank that keeps the store must not go before all have read it
+            for rank in others:  # the rank with the store must not exit before all have read it
                 self.wait(f"took{rank}", rank)
         if isinstance(result, Unheard):
             raise result
@@ -159,7 +159,8 @@ class Meeting:
     def why_not(self, ranks: list[int]) -> str:
         if ended := [f"rank {rank} has ended ({why})" for rank in ranks if (why := self.ended(rank))]:
             return ", ".join(ended)
-        return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not call it within {self.limit_s:g} s"
+        names = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        return f"{names} did not call report() within {self.limit_s:g} s"
 
     def leave(self, name: str, item) -> None:
         data = zlib.compress(pickle.dumps(item), 1)
@@ -176,24 +177,24 @@ class Meeting:
         return Unpickler(io.BytesIO(zlib.decompress(data))).load()
 
 
-# What a pickle of plain values and arrays names.
+# The names in a pickle of plain values and arrays.
 ARRAYS = (np.zeros(0).__reduce__()[0], np.zeros(0).__reduce_ex__(5)[0], np.float64(0).__reduce__()[0], np.ndarray,
           np.dtype)  # fmt: skip
 PICKLED = {(each.__module__, each.__qualname__): each for each in (*ARRAYS, Unheard, set, frozenset, range, complex)}
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads what ranks leave for each other, numbers, texts and arrays of them, and nothing else: anybody who reaches
-    the store can put a pickle there, and a pickle may call any function that it names."""
+    """Reads only numbers, texts and arrays from other ranks: anybody who can reach the store can write a pickle there,
+    and a pickle may call any function that it names."""
 
     def find_class(self, module: str, name: str):
         if (module, name) not in PICKLED:
-            raise pickle.UnpicklingError(f"another rank's part names {module}.{name}, which is no part of one")
+            raise pickle.UnpicklingError(f"another rank's part contains {module}.{name}, which is not allowed")
         return PICKLED[module, name]
 
 
 def launched(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
-    """The variable by which a launcher says that this is one of several processes, how many, and which one this is.
+    """The variable that shows a launcher of several processes, their number, and this process's rank.
 
     >>> launched({"WORLD_SIZE": "2", "RANK": "1"}), launched({"WORLD_SIZE": "1"})
     (('WORLD_SIZE', 2, 1), None)

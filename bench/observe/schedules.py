@@ -1,5 +1,5 @@
-"""The learning rate of every step: whether it is the same on all ranks and the recipe's, and whether the length of
-torch's schedules that set it is that of the training."""
+"""The learning rate of every step: whether it is equal on all ranks and to the recipe's, and whether the length of
+torch's schedulers matches the training."""
 
 import gc
 import itertools
@@ -13,16 +13,16 @@ from bench.observe.probe import Probe, Unheard, finite
 from bench.observe.weights import looked_at
 from bench.record.observed import rate_of
 
-MOST_RATES = 2048  # that are kept of an optimizer; beyond it every second one goes
-ZERO = 1e-7  # of the peak: a cosine ends at the rounding of 0
-LEVELS = 8  # different rates, of fewer the shape of a curve says nothing
-CONVEX = 0.004  # of the drop: an exponential's middle lies below the mean of its ends by more
-NEAR, LOW = 0.2, 0.02  # of the peak: still near it; as good as 0
-# What a scheduler, or an argument of a LambdaLR's function, calls the number of its steps.
+MOST_RATES = 2048  # kept per optimizer; above this every second one is dropped
+ZERO = 1e-7  # of the peak: a cosine ends at 0 up to rounding
+LEVELS = 8  # different rates needed to judge the shape of a curve
+CONVEX = 0.004  # of the drop: an exponential's middle is further below the mean of its ends
+NEAR, LOW = 0.2, 0.02  # of the peak: still near it; practically 0
+# Names for the number of steps in a scheduler, or among the arguments of a LambdaLR's function.
 LENGTHS = ("total_steps", "T_max", "total_iters", "num_training_steps", "max_steps", "max_iters", "max_epochs")
 FREE = ("StepLR", "ExponentialLR", "MultiplicativeLR", "CyclicLR", "CosineAnnealingWarmRestarts", "ReduceLROnPlateau",
         "SWALR")  # fmt: skip
-NO_STEP = "no optimizer step was seen"
+NO_STEP = "no optimizer step was observed"
 
 
 def watched_rate(parts: list[dict]) -> dict | None:
@@ -36,7 +36,7 @@ def watched_rate(parts: list[dict]) -> dict | None:
 
 
 def rates_of(parts: list[dict]) -> dict:
-    """Learning rates by rank: the first step looked at in which they differ, if any, and what they are there."""
+    """Learning rates by rank: the first observed step in which they differ, if any, and their values in it."""
     common = [step for step in parts[0]["rates"] if all(step in part["rates"] for part in parts)]
     for step in common:
         found = [part["rates"][step] for part in parts]
@@ -76,7 +76,7 @@ class Rates(Probe):
     def rate(self) -> dict | Unheard:
         images = self.watch.counts.images_per_step() if self.watch.counts.images else None
         if not images:
-            return Unheard("the length of a batch is not known")
+            return Unheard("the length of a batch is unknown")
         rising = self.step > 1 and self.last > self.before
         kind = type(self.watch.optimizers[0]).__name__
         return self.watch.recipe | {"used": self.peaks, "images": images, "rising": rising, "optimizer": kind}
@@ -98,9 +98,9 @@ class Curve:
         self.steps += 1
 
     def trend(self) -> str | None:
-        """How the curve goes: "falls" or "rises", smoothly and to the end, as a schedule does that is cut; "again", it
-        has fallen to 0 and rises; None, anything else. An exponential and an inverse root, which have no end, fall in
-        convex curves."""
+        """The shape of the curve: "falls" or "rises", smoothly and to the end, as a truncated schedule does; "again":
+        it has fallen to 0 and rises; None: anything else. An exponential and an inverse root, which have no end, are
+        convex."""
         rates = self.rates
         levels = [rate for place, rate in enumerate(rates) if place == 0 or rate != rates[place - 1]]
         if not self.whole or len(levels) < LEVELS:
@@ -150,10 +150,10 @@ class Schedules(Probe):
         curve.add(max(map(float, rates)))
 
     def look(self) -> None:
-        """Find the schedulers: torch gives no way from an optimizer to those that set its rate."""
+        """Find the schedulers: torch has no reference from an optimizer to them."""
         groups = groups_of(*self.optimizers.values())
         for each in [item for item in gc.get_objects() if issubclass(type(item), torchs.LRScheduler)]:
-            chained = isinstance(each, torchs.ChainedScheduler)  # its parts are found
+            chained = isinstance(each, torchs.ChainedScheduler)  # its parts are found separately
             if not chained and hasattr(each, "last_epoch") and groups & groups_of(vars(each).get("optimizer")):
                 self.found[id(each)] = each
 
@@ -161,18 +161,18 @@ class Schedules(Probe):
         if not self.curves:
             return {}
         if self.watch.cut:
-            return {"schedules": Unheard("the training was ended before its end")}
+            return {"schedules": Unheard("the training was interrupted")}
         self.look()
         return {"schedules": [self.described(optimizer) for optimizer in self.optimizers.values()]}
 
     def described(self, optimizer) -> dict:
-        """An optimizer's curve, and its schedulers: kind; length, the steps that it is made for, None if it has none;
-        ends, whether it must not be stepped further; taken, its steps, in this process and before; here, those in this
-        process, None if that is not known."""
+        """An optimizer's curve and its schedulers: kind; length, in steps, None if it has none; ends, whether it must
+        not be stepped further; taken, its steps in this process and before; here, those in this process, None if
+        unknown."""
         curve, groups = self.curves[id(optimizer)], groups_of(optimizer)
         kinds = [each for each in self.found.values() if isinstance(each, torchs.SequentialLR)]
         within = {id(part) for each in kinds for part in each._schedulers}
-        prepared = "accelerate.scheduler" in sys.modules  # steps them once per process, and may be right to
+        prepared = "accelerate.scheduler" in sys.modules  # steps them once per process, possibly correctly
         schedulers = []
         for key, each in self.found.items():
             if key not in within and groups & groups_of(each.optimizer):
@@ -185,7 +185,7 @@ class Schedules(Probe):
 
 
 def groups_of(*optimizers) -> set[int]:
-    """The parameter groups of optimizers, which a wrapped one shares with its wrapper."""
+    """The ids of optimizers' parameter groups; a wrapper shares them with the wrapped optimizer."""
     return {id(group) for each in optimizers for group in getattr(each, "param_groups", ())}
 
 
@@ -204,7 +204,7 @@ def length_of(scheduler) -> int | float | None:
 
 
 def ends(scheduler) -> bool:
-    """Whether a scheduler has no rate for the steps after its length, as a warm-up and milestones have."""
+    """Whether a scheduler defines no rate after its length; a warm-up and milestones do define one."""
     if isinstance(scheduler, torchs.SequentialLR):
         return ends(scheduler._schedulers[-1])
     if isinstance(scheduler, torchs.LinearLR):

@@ -1,7 +1,7 @@
-"""Random numbers: which generators are drawn from while a batch is fetched or a step is trained, and whether those of
-two ranks are in the same state.
+"""Random numbers: which generators are used while a batch is fetched or a step is trained, and whether those of two
+ranks are in the same state.
 
-Only the states are looked at, before and after; numbers are drawn from copies alone.
+Only the states before and after are compared; numbers are drawn only from copies.
 """
 
 import functools
@@ -28,14 +28,14 @@ from torch.utils.data import _DatasetKind, get_worker_info
 from bench.observe.probe import Probe, Unheard
 from bench.observe.view import Epoch, chosen
 
-EPOCHS = 6  # that are looked at: validations may come first
-FETCHES = 2  # of each loading process, and steps, whose random states are looked at
+EPOCHS = 6  # observed ones: validations may come first
+FETCHES = 2  # fetches of each loading process, and steps, whose random states are observed
 HELD = 300  # objects of a data set that are searched for generators
 DEPTH = 5
-SLOT = 4096  # bytes that a worker has to write down what it saw
+SLOT = 4096  # bytes for a worker's observations
 WORKERS = 64
-NUMBERS_PER_S = 500_000_000  # that a thread draws at most
-MOST_NUMBERS = 1 << 25  # that are drawn from a copy
+NUMBERS_PER_S = 500_000_000  # a thread's maximum rate of draws
+MOST_NUMBERS = 1 << 25  # drawn from a copy
 
 Fetch = dict[str, tuple[str, str, bool]]  # generator -> state before and after, and whether it was only drawn from
 GENERATORS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
@@ -48,10 +48,10 @@ def digest(value) -> str:
 
 @dataclass(frozen=True)
 class State:
-    """A generator's state. whole: a hash of it. seed: the part that stays while numbers are drawn, if there is one.
-    bits: otherwise the state of the bit generator of NumPy's that draws the same numbers. All words of a Mersenne
-    Twister are replaced by every 624th number, and by the first one after a seed. fresh: no number has been drawn since
-    it was seeded, as far as the state tells."""
+    """A generator's state. whole: its hash. seed: the part that draws do not change, if there is one. bits: otherwise
+    the state of NumPy's bit generator that draws the same numbers. A Mersenne Twister replaces all its words with
+    every 624th number, and with the first one after a seed. fresh: no number has been drawn since it was seeded, as
+    far as the state shows."""
 
     whole: str
     seed: str = ""
@@ -65,7 +65,7 @@ class State:
 
 
 def draws_on(before: dict, after: dict, most: int) -> bool:
-    """Whether a bit generator of NumPy's comes to another state: a copy draws what that one would draw next."""
+    """Whether a bit generator of NumPy reaches another state by drawing; tried on a copy."""
     kind = getattr(np.random, before["bit_generator"], None)
     if kind is None or before["bit_generator"] != after["bit_generator"]:
         return False
@@ -81,7 +81,7 @@ def draws_on(before: dict, after: dict, most: int) -> bool:
 
 
 def state_of_torch(state: torch.Tensor) -> State:
-    """The seed stands first, on a CPU and on a GPU, and how far it is next. state: [bytes] uint8."""
+    """The seed comes first, on a CPU and on a GPU, then the position. state: [bytes] uint8."""
     raw = state.numpy().tobytes()
     return State(digest(raw), digest(raw[:8]), fresh=not any(raw[16:24] or raw[8:16]))
 
@@ -89,7 +89,7 @@ def state_of_torch(state: torch.Tensor) -> State:
 def state_of(generator) -> State:
     if isinstance(generator, torch.Generator):
         return state_of_torch(generator.get_state())
-    if isinstance(generator, random.Random):  # 624 words, and the place among them
+    if isinstance(generator, random.Random):  # 624 words, and the position in them
         _, (*words, place), gauss = generator.getstate()
         twister = {"key": np.array(words, np.uint32), "pos": place}
         bits = {"bit_generator": "MT19937", "state": twister, "gauss": gauss}
@@ -117,8 +117,8 @@ def global_states(on_gpu: bool = False) -> dict[str, State]:
 
 
 def held(**roots) -> Iterator[tuple[str, object]]:
-    """Generators that a data set, its transforms and what they are made of hold as attributes, and those in their
-    classes and modules."""
+    """Generators in the attributes of a data set, its transforms and their parts, and those in their classes and
+    modules."""
     todo, seen, spaces = [(name, root, DEPTH) for name, root in roots.items()], set(), set()
     while todo and len(seen) < HELD:
         path, item, depth = todo.pop(0)
@@ -134,7 +134,7 @@ def held(**roots) -> Iterator[tuple[str, object]]:
 
 
 def parts_of(item) -> Iterable[tuple[str, object]]:
-    """What an object is made of and may hold a generator."""
+    """The parts of an object that may hold a generator."""
     if isinstance(item, torch.Tensor | np.ndarray | type | types.ModuleType):
         return []
     if isinstance(item, dict):
@@ -144,7 +144,7 @@ def parts_of(item) -> Iterable[tuple[str, object]]:
     else:
         pairs = [(f".{key}", value) for key, value in list(getattr(item, "__dict__", {}).items())]
         pairs += [(f".{key}", getattr(item, key)) for key in UNLISTED.get(type(item), ())]
-        if isinstance(item, types.FunctionType):  # the variables that it has from where it was made
+        if isinstance(item, types.FunctionType):  # its closure
             cells = zip(item.__code__.co_freevars, item.__closure__ or (), strict=False)
             pairs += [(f".{key}", cell.cell_contents) for key, cell in cells if cell != types.CellType()]
     plain = (str, bytes, int, float, bool, type(None))
@@ -171,9 +171,9 @@ MADE = State("", "made")  # of a generator that is not there yet
 
 
 class Fetches:
-    """The random states of a process before and after it fetches batches, the first FETCHES of them. seeded: the states
-    of the generators that fetches of this process have seeded, for all of its Fetches; roots: what may hold generators,
-    by name."""
+    """The random states of a process before and after it fetches its first FETCHES batches. seeded: the states of the
+    generators that fetches of this process have seeded, shared by all its Fetches; roots: objects that may hold
+    generators, by name."""
 
     def __init__(self, seeded: dict[str, str], **roots):
         self.seeded, self.roots = seeded, roots
@@ -187,8 +187,8 @@ class Fetches:
             self.begun, self.since = self.states(), time.thread_time()
 
     def ends(self) -> bool:
-        """The batch is there; returns whether its states were looked at. A generator that is again in the state to
-        which a fetch has seeded it was seeded with the same number."""
+        """The batch has arrived; returns whether its states were observed. A generator that is again in the state to
+        which a fetch seeded it was seeded with the same number."""
         if not self.begun:
             return False
         seconds, now = time.thread_time() - self.since, self.states()
@@ -202,17 +202,17 @@ class Fetches:
 
 
 def used(before: dict[str, State], after: dict[str, State], seconds: float = 1.0) -> Fetch:
-    """The generators that are in another state than before, after this time."""
+    """The generators whose state has changed, after this time."""
     return {name: (before[name].whole, now.whole, before[name].comes_to(now, seconds))
             for name, now in after.items() if name in before and before[name].whole != now.whole}  # fmt: skip
 
 
-here = threading.local()  # .notes: where a worker writes that this thread forks now
-hooked = []  # what runs in a forked process stays for the life of this one, so it is put up once
+here = threading.local()  # .notes: the memory for a worker that this thread forks now
+hooked = []  # a fork hook stays for the life of this process, so it is installed once
 
 
 def in_child() -> None:
-    """In a forked process: if it is a loader's worker, let its first fetches be seen."""
+    """In a forked process: if it is a loader's worker, observe its first fetches."""
     notes = getattr(here, "notes", None)
     if notes is None:
         return
@@ -224,7 +224,7 @@ def in_child() -> None:
 
 
 def seen_in_worker(fetch: Callable, notes: mmap.mmap) -> Callable:
-    """A fetcher's ``fetch`` that writes down its first calls' random states; a new epoch has a new fetcher."""
+    """A fetcher's ``fetch`` that records the random states of its first calls; a new epoch has a new fetcher."""
     fetchers, watching, seeded = [], [], {}
 
     def fetch_and_look(fetcher, index):
@@ -236,7 +236,7 @@ def seen_in_worker(fetch: Callable, notes: mmap.mmap) -> Callable:
                 fetchers.append(weakref.ref(fetcher))
                 watching[:] = [Fetches(seeded, dataset=fetcher.dataset, collate_fn=fetcher.collate_fn)]
             watching[0].begins()
-        except Exception:  # whatever a data set's attributes are
+        except Exception:  # a data set's attributes can be any objects
             return fetch(fetcher, index)
         batch = fetch(fetcher, index)
         try:
@@ -252,7 +252,7 @@ def seen_in_worker(fetch: Callable, notes: mmap.mmap) -> Callable:
 
 
 def slot_of(epoch: int, worker: int) -> int:
-    """Where a worker writes in an epoch, counted from the one in which it was forked."""
+    """The offset at which a worker writes in an epoch, counted from the one in which it was forked."""
     return (epoch * WORKERS + worker) * SLOT
 
 
@@ -267,14 +267,14 @@ def read(notes: mmap.mmap | None, epoch: int) -> dict[int, list[Fetch]]:
     return found
 
 
-# --- the ranks' streams put together ------------------------------------------------------------------------------
+# --- the ranks' streams compared ----------------------------------------------------------------------------------
 
 
 def same_stream(one: list[Fetch], other: list[Fetch]) -> list[str]:
     """The generators from which two processes draw the same numbers.
 
-    They do when both start a fetch from the same state and only draw on from there. If each fetch seeds the generator,
-    by the example perhaps, they do when all fetches begin alike, or all end alike.
+    They do if both start a fetch from the same state and only draw from there. If each fetch seeds the generator, e.g.
+    by the example, they do if all fetches begin in equal states, or all end in equal states.
     """
     names = [name for name in (one[0] if one and other else {}) if name in other[0]]
     return [name for name in names if alike([f[name] for f in one if name in f], [f[name] for f in other if name in f])]
@@ -289,14 +289,14 @@ def alike(one: list, other: list) -> bool:
 
 
 def same_in_epochs(epochs: list[dict[str | int, list[Fetch]]]) -> set[str]:
-    """The generators from which two epochs draw the same numbers; not known of one that each fetch seeds."""
+    """The generators from which two epochs draw the same numbers; unknown for one that each fetch seeds."""
     found = [{place for fetches in epoch.values() for place in places_of(fetches)} for epoch in epochs]
     return {name for one, other in itertools.combinations(found, 2) for name, *_ in one & other}
 
 
 def places_of(fetches: list[Fetch]) -> Iterator[tuple]:
-    """Where a process draws from: the state in which a fetch begins that only draws, and the one in which all fetches
-    end, if each of them seeds the generator with the same number."""
+    """The states from which a process draws: the first state of a fetch that only draws, and the common last state of
+    all fetches if each of them seeds the generator with the same number."""
     for number, fetch in enumerate(fetches):
         yield from ((name, number, before) for name, (before, _, only) in fetch.items() if only)
     for name in set.intersection(*map(set, fetches)) if len(fetches) > 1 else ():
@@ -306,7 +306,7 @@ def places_of(fetches: list[Fetch]) -> Iterator[tuple]:
 
 
 def streams_of(ranks: list[dict]) -> dict | None:
-    """A name for each rank's stream, the same if two share one; None if none drew. A part: process -> its fetches."""
+    """A name for each rank's stream, equal if two share one; None if none drew. A part: process -> its fetches."""
     names, shared = list(range(len(ranks))), set()
     for rank, processes in enumerate(ranks):
         for before in range(rank):
@@ -319,11 +319,11 @@ def streams_of(ranks: list[dict]) -> dict | None:
 
 
 def augmentation_of(ranks: list[dict]) -> dict:
-    """The streams that the ranks' examples are augmented from.
+    """The random streams with which the ranks' examples are augmented.
 
     A part has "epochs", the processes of each with their fetches, and whether they are "of_a_stream", which may shuffle
-    itself; or "spawned" for workers that are not seen: the seed that they start from, None if a function of the script
-    seeds them, or the data set holds a generator, of which each worker has a copy; and "later" epochs' seeds.
+    itself; or, for spawned workers, which cannot be observed, "spawned": their first seed, None if a function of the
+    script seeds them or the data set holds a generator, of which each worker has a copy; and "later" epochs' seeds.
     """
     if any("spawned" in rank for rank in ranks):
         seeds = [rank.get("spawned") for rank in ranks]
@@ -331,10 +331,10 @@ def augmentation_of(ranks: list[dict]) -> dict:
         if None not in every and len(set(every)) == len(every):
             return {"streams": [str(seed) for seed in seeds], "generators": []}
         among = "ranks" if len(set(seeds)) < len(seeds) else "epochs"
-        why = "" if None in every else f", and those of several {among} start from one seed"
-        raise Unheard(f"workers that are spawned are not seen{why}")
+        why = "" if None in every else f", but those of several {among} start from one seed"
+        raise Unheard(f"spawned workers cannot be observed{why}")
     if (streams := streams_of([rank["epochs"][0] for rank in ranks])) is None:
-        raise Unheard("no random number was drawn while batches were fetched, from a generator that is looked at")
+        raise Unheard("no observed generator drew a random number while batches were fetched")
     workers = [pair for rank in ranks for pair in itertools.combinations(rank["epochs"][0].values(), 2)]
     within = {"workers": {name for one, other in workers for name in same_stream(one, other)},
               "again": {name for rank in ranks for name in same_in_epochs(rank["epochs"])}}  # fmt: skip
@@ -343,7 +343,7 @@ def augmentation_of(ranks: list[dict]) -> dict:
     seeded = {name for fetches in processes for fetch in fetches for name, (*_, only) in fetch.items() if not only}
     if seeded and len(set(streams["streams"])) == len(ranks) and not any(within.values()):
         names = ", ".join(sorted(seeded))
-        raise Unheard(f"{names}: seeded while batches are fetched, so whether epochs repeat themselves is not known")
+        raise Unheard(f"{names}: seeded while batches are fetched, so it is unknown whether epochs repeat")
     streams |= {name: sorted(found) for name, found in within.items()}
     return streams | {"of_a_stream": any(rank["of_a_stream"] for rank in ranks)}
 
@@ -355,9 +355,9 @@ def random_of(ranks: list[dict]) -> dict:
 
 
 class Fetched:
-    """What is known of the random numbers of one epoch. notes: where its workers write. number: which of its iterator's
-    epochs it is. set: what tells its data set from another one; None before an index was drawn. spawned: the seed of
-    workers that are not seen, in a list; see ``augmentation_of``."""
+    """The random numbers of one epoch. notes: the memory that its workers write to. number: of this epoch of its
+    iterator. set: identifies its data set; None before an index was drawn. spawned: the seed of workers that cannot be
+    observed, in a list; see ``augmentation_of``."""
 
     def __init__(self):
         self.notes, self.number, self.set, self.fetches = None, 0, None, None
@@ -368,16 +368,16 @@ class Fetched:
 
 
 class Augmentation(Probe):
-    """The random numbers that are drawn while batches are fetched, here or by forked workers."""
+    """The random numbers drawn while batches are fetched, in this process or by forked workers."""
 
     joins: ClassVar = {"augmentation": augmentation_of}
-    silent: ClassVar = {"augmentation": "no batch of torch's DataLoader was seen"}
+    silent: ClassVar = {"augmentation": "no batch of torch's DataLoader was observed"}
 
     def setup(self) -> None:
         self.epochs: dict[Epoch, Fetched] = {}
         self.seeded: dict[str, str] = {}
         self.walks = weakref.WeakKeyDictionary()  # iterator -> its epochs' Fetched
-        self.iterators = weakref.WeakSet()  # that have started workers which are not seen
+        self.iterators = weakref.WeakSet()  # with workers that cannot be observed
         if not hooked and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=in_child)
             hooked.append(in_child)
@@ -386,10 +386,10 @@ class Augmentation(Probe):
         if len(self.epochs) < EPOCHS:
             record = self.epochs[epoch] = Fetched()
             if getattr(epoch.loader, "num_workers", 1):
-                record.notes = here.notes = mmap.mmap(-1, slot_of(EPOCHS, 0))  # shared with what is forked
+                record.notes = here.notes = mmap.mmap(-1, slot_of(EPOCHS, 0))  # shared with forked processes
 
     def asked(self, epoch) -> None:
-        if epoch.taken == 0 and epoch in self.epochs:  # a loader of one's own may start its workers now
+        if epoch.taken == 0 and epoch in self.epochs:  # a custom loader may start its workers now
             here.notes = self.epochs[epoch].notes
 
     def drawn(self, epoch, iterator, indices) -> None:
@@ -408,7 +408,7 @@ class Augmentation(Probe):
             record.fetches = record.fetches or Fetches(self.seeded, dataset=data, collate_fn=collate)
             record.fetches.begins()
         elif (iterator._workers[0]._start_method or get_start_method()) != "fork" and iterator not in self.iterators:
-            self.iterators.add(iterator)  # workers that stay draw on
+            self.iterators.add(iterator)  # persistent workers continue their streams
             own = iterator._worker_init_fn is not None or any(held(dataset=data, collate_fn=collate))
             record.spawned = [None if own else iterator._base_seed]
 
@@ -424,7 +424,7 @@ class Augmentation(Probe):
         self.close()
 
     def close(self) -> None:
-        """What is forked from here on is not a worker."""
+        """Processes forked from here on are not workers."""
         here.notes = None
 
     def part(self) -> dict:
@@ -441,19 +441,19 @@ class Augmentation(Probe):
 def length_of(data) -> int | None:
     try:
         return len(data)
-    except Exception:  # whatever a data set answers
+    except Exception:  # a data set's length can fail in any way
         return None
 
 
 class StepRandom(Probe):
-    """The random numbers that are drawn from one optimizer step to the next: for dropout, or for noise.
+    """The random numbers drawn from one optimizer step to the next: for dropout, or for noise.
 
-    What is drawn while a loader begins or a batch is fetched is the augmentation's, and is left out: each of them ends
-    a stretch of the window that is open, and another one follows. If another thread fetches, it is counted in.
+    Draws while a loader begins or a batch is fetched belong to the augmentation and are left out: each of these ends a
+    stretch of the open window, and another one follows. If another thread fetches, its draws are included.
     """
 
     joins: ClassVar = {"random": random_of}
-    silent: ClassVar = {"random": "fewer than two steps of an epoch were seen"}
+    silent: ClassVar = {"random": "fewer than two steps of an epoch were observed"}
 
     def setup(self) -> None:
         self.seen: dict[Epoch, list[Fetch]] = {}  # the first windows of each epoch
@@ -466,7 +466,7 @@ class StepRandom(Probe):
         self.states, self.since = global_states(on_gpu=True) if self.open else None, time.thread_time()
 
     def ends(self) -> None:
-        """A stretch has ended: add what it drew to each window."""
+        """A stretch has ended: add its draws to each window."""
         if self.states is None:
             return
         seconds = time.thread_time() - self.since
@@ -495,7 +495,7 @@ class StepRandom(Probe):
     epoch_ended = after_iter  # its batches may all be fetched before the first step
 
     def after_step(self, optimizer) -> None:
-        """Several optimizers that step in turn make one step: it ends with the one that ended the last one."""
+        """Several optimizers that step in turn count as one step, which ends with the same optimizer as the last."""
         if not self.open or self.watch.stepping or not self.watch.steps_model(optimizer):
             return
         self.ends()
@@ -508,7 +508,7 @@ class StepRandom(Probe):
     def window_ends(self) -> None:
         """A step has been taken: the next window of each epoch."""
         if not self.apart and self.fetcher != threading.get_ident():
-            self.apart = True  # so the first one was not seen from its beginning
+            self.apart = True  # so the first one was not observed from its beginning
             self.open = dict.fromkeys(self.open)
         for epoch, window in list(self.open.items()):
             if window is not None:
@@ -522,7 +522,7 @@ class StepRandom(Probe):
         if not trained:
             return {}
         steps = self.seen[trained[0]]
-        always = set.intersection(*map(set, steps))  # what is drawn now and then is a choice
+        always = set.intersection(*map(set, steps))  # occasional draws are a choice of the script
         if any(steps) and not always:
-            raise Unheard("random numbers were drawn in one of the first two steps only")
+            raise Unheard("random numbers were drawn in only one of the first two steps")
         return {"random": {"step": [{name: step[name] for name in always} for step in steps]}}

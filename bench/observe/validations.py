@@ -1,4 +1,4 @@
-"""Validations: do the ranks evaluate the same model, in evaluation mode, and do they combine their results?"""
+"""Validations: whether the ranks evaluate the same model, in evaluation mode, and combine their results."""
 
 import contextlib
 import sys
@@ -17,14 +17,14 @@ from bench.observe.gradients import sequence
 from bench.observe.probe import BEGINS, ENDS, Probe, Unheard
 from bench.observe.weights import checksums
 
-LOOKS = 16  # evaluations that are looked at
-UNSEEN = "no evaluation was seen: model.eval(), then batches of a DataLoader, or a forward of the wrapped model"
+LOOKS = 16  # observed evaluations
+UNSEEN = "no evaluation was observed: model.eval(), then batches of a DataLoader, or a forward of the wrapped model"
 HOROVODS = ("_allreduce_async", "_grouped_allreduce_async", "_allgather_async", "_broadcast_async", "_alltoall_async")
 
 
 def evaluations_of(parts: list[dict]) -> dict:
-    """The first evaluation in which buffers differ by rank, in optimizer steps, and which ones. A part: looks, after
-    how many steps -> [buffers, 2] checksums; names. Ranks that did not evaluate then are left out."""
+    """The first evaluation in which buffers differ by rank, in optimizer steps, and these buffers. A part: looks,
+    steps -> [buffers, 2] checksums; names. Ranks that did not evaluate then are left out."""
     if any(part["names"] != parts[0]["names"] for part in parts):
         raise Unheard("the ranks' models have different buffers")
     steps = sorted({step for part in parts for step in part["looks"]})
@@ -41,11 +41,11 @@ def evaluations_of(parts: list[dict]) -> dict:
 
 
 class Evaluations(Probe):
-    """Checksums of the buffers, as batch norm's statistics, at the end of each evaluation: ``model.train()`` is called,
-    or the training is over. Several models are compared if none of them is in training mode.
+    """Checksums of the buffers, such as batch norm's statistics, at the end of each evaluation: at ``model.train()`` or
+    at the end of the training. Several models are compared if none of them is in training mode.
 
-    A rank that calls ``model.eval()`` and then waits for another one evaluates nothing. That it does is seen by the
-    batches that any DataLoader fetches meanwhile, or by a forward of the wrapped model.
+    A rank that calls ``model.eval()`` and only waits for another one evaluates nothing. An evaluation needs batches of
+    any DataLoader meanwhile, or a forward of the wrapped model.
     """
 
     joins: ClassVar = {"evaluation": evaluations_of}
@@ -71,7 +71,7 @@ class Evaluations(Probe):
             self.fetches(arguments, options)
 
     def switches(self, arguments: tuple, options: dict) -> None:
-        """model.train(mode) or model.eval() is called; of the models within the mode changes afterwards."""
+        """model.train(mode) or model.eval() is called; the mode of the models inside changes afterwards."""
         mode = options.get("mode", arguments[1] if len(arguments) > 1 else True)
         if mode and any(arguments[0] is model for model in self.models):
             self.evaluated()
@@ -96,7 +96,7 @@ class EvalMode(Probe):
     """Layers that depend on the mode, in epochs without gradients: validations, unless an optimizer steps in them."""
 
     joins: ClassVar = {"eval_mode": lambda parts: max(parts, key=lambda part: part["in_training_mode"])}
-    silent: ClassVar = {"eval_mode": "no validation was seen: batches of watch(loader) under torch.no_grad()"}
+    silent: ClassVar = {"eval_mode": "no validation was observed: batches of watch(loader) under torch.no_grad()"}
 
     def setup(self) -> None:
         self.now, self.layers = None, set()
@@ -106,7 +106,7 @@ class EvalMode(Probe):
         if self.now is not None or self.watch.model is None or torch.is_grad_enabled():
             return
         if self.compiled():
-            return  # to stand in for a compiled layer's forward would compile it again
+            return  # replacing a compiled layer's forward would compile it again
         layers = [m for m in self.watch.model.modules() if (isinstance(m, _BatchNorm) and m.track_running_stats)
                   or (isinstance(m, _DropoutNd) and m.p > 0)]  # fmt: skip
         self.now, self.trains, self.calls, self.layers = epoch, Counter(), 0, set(map(id, layers))
@@ -140,11 +140,11 @@ class EvalMode(Probe):
 
 
 class AfterValidation(Probe):
-    """Whether the ranks send each other anything from the first batch of a validation to the next epoch that trains, or
-    to the end. Buffers that a DistributedDataParallel broadcasts in its forward do not count."""
+    """Whether the ranks communicate between the first batch of a validation and the next training epoch, or the end.
+    Buffers that a DistributedDataParallel broadcasts in its forward do not count."""
 
     joins: ClassVar = {"validated": lambda parts: {key: min(part[key] for part in parts) for key in parts[0]}}
-    silent: ClassVar = {"validated": "no epoch without training was seen to its end"}
+    silent: ClassVar = {"validated": "no epoch without training was observed to its end"}
 
     def setup(self) -> None:
         self.last = None
@@ -170,7 +170,7 @@ class AfterValidation(Probe):
 
     def before_iter(self, epoch) -> None:
         self.look()
-        self.until_now = self.sent  # what comes from here on may be the training's
+        self.until_now = self.sent  # later communication may belong to the training
         if not self.pending:
             self.sent = False
 

@@ -1,11 +1,11 @@
-"""``watch(loader)``: the loader as it is, but that a Watch is told of each epoch and each batch."""
+"""``watch(loader)``: a proxy of the loader that notifies a Watch of each epoch and each batch."""
 
 from collections.abc import Callable
 
 
 class Epoch:
-    """One walk over a loader. loader: until its iterator has been made. taken: batches. whole: it was walked to its
-    end. ended: it is over. optimizer_steps: of any optimizer, while it was walked. evaluates: a batch was fetched in
+    """One iteration over a loader. loader: until its iterator has been created. taken: batches. whole: it was iterated
+    to its end. ended: it has ended. optimizer_steps: of any optimizer, during it. evaluates: a batch was fetched in
     evaluation mode or without gradients."""
 
     def __init__(self, loader):
@@ -14,13 +14,13 @@ class Epoch:
 
 
 def chosen(epochs: list[Epoch]) -> list[Epoch]:
-    """The epochs that train, which are those with optimizer steps; if a script takes its steps outside of them, all
-    but those that evaluate."""
+    """The training epochs: those with optimizer steps; if a script takes its steps outside of epochs, all that do not
+    evaluate."""
     return [epoch for epoch in epochs if epoch.optimizer_steps] or [epoch for epoch in epochs if not epoch.evaluates]
 
 
 class Walked:
-    """One walk over a loader as a Watch is told of it. It keeps neither loader nor iterator."""
+    """The notifications of one iteration over a loader. It keeps neither loader nor iterator."""
 
     def __init__(self, tell: Callable, loader):
         self.tell, self.epoch, self.given = tell, Epoch(loader), False
@@ -77,7 +77,7 @@ class Walk:
         return self._walked.step(lambda: next(self._iterator))
 
     def __getattr__(self, name: str):
-        if name in ("_walked", "_iterator"):  # not there yet
+        if name in ("_walked", "_iterator"):  # not set yet
             raise AttributeError(name)
         return getattr(self._iterator, name)
 
@@ -100,7 +100,7 @@ class View:
         return type(self._loader)
 
     def __getattr__(self, name: str):
-        if name in ("_watch", "_loader"):  # not there yet: while it is copied
+        if name in ("_watch", "_loader"):  # not set yet: while it is copied
             raise AttributeError(name)
         return getattr(self._loader, name)  # sampler, batch_size, …
 

@@ -1,8 +1,8 @@
-"""Waits of the host for the device: which lines of a script make it wait, and how often.
+"""Waits of the host for the device: the lines of a script that cause them, and how often.
 
-Without a GPU all tensors lie on the CPU. What is computed from weights or by a module would lie on the GPU; what is
-drawn or made of numbers, as ``torch.rand(1)``, would not. So the expression that a line evaluates is looked up in the
-source, and so are the assignments of the names in it. Nothing is called.
+Without a GPU all tensors are on the CPU. Tensors computed from weights or by a module would be on the GPU, but those
+that are drawn or made from numbers, e.g. ``torch.rand(1)``, would not. So the expression of a line is looked up in the
+source, with the assignments of its names. Nothing is called.
 """
 
 import ast
@@ -23,9 +23,9 @@ from torch import nn
 from bench.observe.probe import Probe, Unheard, listen
 
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__repr__")
-COPIES = ("tolist", "cpu", "numpy", "__array__")  # of a tensor that lies on the CPU: no device has to be waited for
+COPIES = ("tolist", "cpu", "numpy", "__array__")  # of a tensor on the CPU: no wait for a device
 HERE = str(Path(__file__).parent)
-DYNAMO = str(Path(torch.__file__).parent / "_dynamo" / "eval_frame.py")  # where what Dynamo must not compile is called
+DYNAMO = str(Path(torch.__file__).parent / "_dynamo" / "eval_frame.py")  # calls the code that Dynamo must not compile
 COUNTED_STEPS = 20
 
 HOST, UNKNOWN, DEVICE = range(3)
@@ -84,7 +84,7 @@ class Reading:
         return max(map(self.origin, self.assigned(node.id)), default=UNKNOWN)
 
     def assigned(self, name: str) -> Iterator[ast.AST]:
-        """What is assigned to a name in the function of the frame; in the whole script for what lies outside."""
+        """The assignments of a name in the frame's function, or in the whole script for an outer name."""
         line, scope = self.frame.f_lineno, self.tree
         for node in ast.walk(self.tree) if name in self.frame.f_locals else ():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= node.end_lineno:
@@ -99,7 +99,7 @@ class Reading:
                             yield value
 
     def value(self, node: ast.AST):
-        """What a name or an attribute stands for now; MISSING if somebody's code would have to be called for it."""
+        """The current value of a name or an attribute; MISSING if it cannot be read without calling other code."""
         if isinstance(node, ast.Name):
             places = (self.frame.f_locals, self.frame.f_globals, vars(builtins))
             return next((place[node.id] for place in places if node.id in place), MISSING)
@@ -113,11 +113,10 @@ class Reading:
 class HostSyncs:
     """Counts the steps in which a line makes the host wait for the device, while ``on``.
 
-    Only lines of the script count: what torch and Horovod do within their own code is theirs. On a GPU only tensors
-    that lie there count; without one, reading one number counts, as it would wait on a GPU, and copying does not.
-    only: the files or folders whose lines count; none: all others. waiting: names of functions that wait on purpose.
-    evaluates: whether the model is being evaluated, which reads results by design. origin: of the tensor that a frame
-    reads, see ``origin_of``.
+    Only lines of the script count, not waits inside torch and Horovod. On a GPU only tensors on it count; without one,
+    reading one number counts, because it would wait on a GPU, but copying does not. only: the files or folders whose
+    lines count; none: all others. waiting: names of functions that wait on purpose. evaluates: whether the model is
+    being evaluated, which reads results by design. origin: of the tensor that a frame reads, see ``origin_of``.
     """
 
     def __init__(
@@ -133,8 +132,8 @@ class HostSyncs:
         self.on_gpu, self.only, self.waiting, self.evaluates = on_gpu, only, waiting, evaluates
         self.but = (HERE, *(str(Path(file).parent) for file in engines))
         self.calls, self.lines, self.steps, self.on = Counter(), set(), 0, False
-        self.origin, self.origins = origin, {}  # where a line's tensor comes from
-        self.of_graph = False  # on a CPU: only tensors that a backward pass could begin at count
+        self.origin, self.origins = origin, {}  # the origin of a line's tensor
+        self.of_graph = False  # on a CPU: only tensors at which a backward pass could begin count
         names = [name for name in WAITS if on_gpu or name not in COPIES]
         self.ends = [listen(torch.Tensor, name, guarded(functools.partial(self.called, name))) for name in names]
 
@@ -144,7 +143,7 @@ class HostSyncs:
         if not (self.on and waits) or self.evaluates():
             return
         frame = sys._getframe(1)
-        while frame.f_back and frame.f_code.co_filename.startswith((HERE, DYNAMO)):  # whoever hears the method
+        while frame.f_back and frame.f_code.co_filename.startswith((HERE, DYNAMO)):  # frames of the listener
             frame = frame.f_back
         file, function = frame.f_code.co_filename, frame.f_code.co_name
         if file.startswith(self.only) and not file.startswith(self.but) and function not in self.waiting:
@@ -169,24 +168,24 @@ class HostSyncs:
         self.ends = []
 
     def result(self) -> list[dict] | None:
-        """The lines that wait, most steps first; None before any step."""
+        """The waiting lines, sorted by number of steps, highest first; None before any step."""
         if not self.steps:
             return None
         return [{"where": where, "per_step": count / self.steps} for where, count in self.calls.most_common(20)
                 if self.origins[where] == DEVICE]  # fmt: skip
 
     def unknown(self) -> list[str]:
-        """Lines of which it is not known whether they wait, of those that would in at least every other step."""
+        """Lines that may or may not wait in at least every other step."""
         often = [where for where, count in self.calls.most_common(20) if 2 * count >= self.steps]
         return [where for where in often if self.origins[where] not in (HOST, DEVICE)]
 
 
 class Waits(Probe):
-    """The waits of the first COUNTED_STEPS steps of a training; what is merely evaluated does not count. A step lasts
-    from a batch to the end of its training, and without a loader from one step of an optimizer to the next."""
+    """The waits of the first COUNTED_STEPS steps of a training, without evaluations. A step lasts from a batch to the
+    end of its training, or without a loader from one optimizer step to the next."""
 
     joins: ClassVar = {"host_syncs": lambda ranks: ranks[0]}
-    silent: ClassVar = {"host_syncs": "no step was seen"}
+    silent: ClassVar = {"host_syncs": "no step was observed"}
     waits, walks, enabled = None, False, False
 
     def start(self) -> None:
@@ -204,7 +203,7 @@ class Waits(Probe):
 
     def after_step(self, optimizer) -> None:
         if self.waits and not self.walks and not self.watch.stepping:
-            self.waits.of_graph = True  # what draws the batches reads numbers, too, and is not known from the rest
+            self.waits.of_graph = True  # code that draws the batches also reads numbers, and cannot be distinguished
             self.ends()
             self.begins()
 
@@ -222,5 +221,5 @@ class Waits(Probe):
     def part(self) -> dict:
         found, unknown = (self.waits.result(), self.waits.unknown()) if self.waits else (None, [])
         if unknown and not any(2 * line["per_step"] >= 1 for line in found):
-            raise Unheard(f"whether a GPU would have to be waited for is not known on a CPU: {', '.join(unknown[:3])}")
+            raise Unheard(f"on a CPU it is unknown whether these lines would wait for a GPU: {', '.join(unknown[:3])}")
         return {"host_syncs": found}

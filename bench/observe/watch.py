@@ -1,4 +1,4 @@
-"""A Watch attaches to any training script, and reports which of the known mistakes it makes.
+"""A Watch attaches to any training script and reports the known mistakes that it finds.
 
     from bench.observe import Watch
 
@@ -8,7 +8,7 @@
             ...
     watch.report()                             # on every rank; rank 0 prints
 
-The training stays bit-identical. The ranks communicate in ``report`` only, and when the training hangs.
+The training stays bit-identical. The ranks communicate only in ``report``, and when the training hangs.
 """
 
 import atexit
@@ -44,26 +44,26 @@ from bench.observe.waits import Waits
 from bench.observe.weights import Norms, Others, Parameters, Restored, Weights
 from bench.observe.writers import WrittenFiles
 
-# In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
+# They are notified in this order: DataWaits comes first, to read the clock as soon as a batch has arrived.
 PROBES: tuple[type[Probe], ...] = (
     DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients, ZeroGrads,
     Rates, Schedules, Evaluations, Counts, Norms, Metrics, Losses, MemoryGrowth, Contexts, Draws, Augmentation,
     StepRandom, Waits, Unloaded, EvalMode, AfterValidation,
 )  # fmt: skip
-# What one rank can judge without the others.
+# The keys that one rank can judge without the others.
 ALONE = ("num_devices", "trains", "exchanges", "group", "host_syncs", "loads", "norm", "loader", "parameters", "passes",
          "hang", "zero_grad", "device", "memory", "contexts")  # fmt: skip
 
 
 class Watch:
-    """Beside one process of a script.
+    """Observes one process of a script.
 
     model, optimizer: as the script uses them, wrapped; several optimizers as a list. ``follow`` takes them later, for a
-    Watch that is made at the top of a script to see what it loads. lr, lr_batch: the recipe's learning rate, and the
-    global batch that it is for. expect: names of findings that are intended: they are listed as expected only.
-    others: further modules that should be the same on all ranks, by name. hang_s: seconds without a batch or a step
-    after which the ranks say where they are (never less than ten times the longest wait seen); ``report`` waits as long
-    for the other ranks. Raises UserError for what it cannot watch.
+    Watch that is created at the top of a script to observe what it loads. lr, lr_batch: the recipe's learning rate, and
+    its global batch. expect: names of intended mistakes, which are only listed as expected. others: further modules
+    that should be the same on all ranks, by name. hang_s: seconds without a batch or a step after which the ranks
+    report their places (at least ten times the longest observed wait); ``report`` waits as long for the other ranks.
+    Raises UserError for objects that it cannot watch.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Watch:
         self.recipe = {"lr": lr, "lr_batch": lr_batch} if lr is not None and lr_batch is not None else None
         self.expect = (expect,) if isinstance(expect, str) else tuple(expect)
         if unknown := [name for name in self.expect if name not in mistakes.DETECTED]:
-            raise UserError(f"Watch(expect=): {unknown[0]} is none of {', '.join(mistakes.DETECTED)}")
+            raise UserError(f"Watch(expect=): unknown mistake {unknown[0]}: use one of {', '.join(mistakes.DETECTED)}")
         self.others, self.hang_s = dict(others or {}), hang_s
         made[0] += 1
         self.number, self.world, self.pid = made[0], Ranks(), os.getpid()
         self.model, self.optimizers, self.ddp_models = None, [], []
         self.begun, self.reported, self.stepping = False, None, 0
-        self.cut = False  # whether somebody ends the training before its end
+        self.cut = False  # whether the training was interrupted
         self.hooks, self.failed, self.told = [], {}, {}
         if model is not None or optimizer is not None:
             checked(model, optimizer)
@@ -98,7 +98,7 @@ class Watch:
         return next(probe for probe in self.probes if isinstance(probe, kind))
 
     def follow(self, model: nn.Module, optimizer, others: dict | None = None) -> None:
-        """Watch these from now on. Raises UserError for another object, and for sharded models."""
+        """Watch these from now on. Raises UserError for other objects, and for sharded models."""
         self.optimizers = checked(model, optimizer)
         self.model, self.held = model, {}
         self.ddp_models = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
@@ -112,11 +112,11 @@ class Watch:
         self.hooks = [register_optimizer_step_pre_hook(uncompiled(self.before_step))]
         self.hooks += [register_optimizer_step_post_hook(uncompiled(self.after_step))]
         exits.append(self)
-        if multiprocessing.parent_process():  # such a process ends without what atexit holds
+        if multiprocessing.parent_process():  # such a process ends without atexit
             multiprocessing.util.Finalize(None, at_exit, exitpriority=0)
 
     def before_step(self, optimizer, arguments, options) -> None:
-        """A step within a step is Horovod's, or a wrapper's."""
+        """A step within a step comes from Horovod or another wrapper."""
         self.stepping += 1
         self.tell("before_step", optimizer)
 
@@ -131,7 +131,7 @@ class Watch:
         return self.held[id(optimizer)]
 
     def outside(self) -> dict[str, nn.Parameter]:
-        """The parameters that the watched optimizers train and the model does not hold, by their place."""
+        """The parameters that the watched optimizers train outside the model, by their position."""
         own, found = {id(p) for p in self.model.parameters()}, {}
         for number, optimizer in enumerate(self.optimizers, 1):
             name = type(optimizer).__name__ + (f" {number}" if len(self.optimizers) > 1 else "")
@@ -148,7 +148,8 @@ class Watch:
 
     @property
     def models(self) -> list[list[nn.Module]]:
-        """Each model with what it wraps; the last one has no wrapper. Of a module that holds wrapped ones, these."""
+        """Each model with the models that it wraps; the last one is plain. For a module that holds wrapped models,
+        these."""
         several = self.model if isinstance(self.model, nn.ModuleList) else [self.model]
         return [layers_of(each) for model in several for each in wrapped_in(model)]
 
@@ -157,10 +158,10 @@ class Watch:
         """Whether the model is in training mode, or one of several; True until they are known."""
         return self.model is None or any(layers[-1].training for layers in self.models)
 
-    # --- what happens, and who is told ----------------------------------------------------------------------------
+    # --- notifications of the checks --------------------------------------------------------------------------------
 
     def tell(self, what: str, *arguments) -> None:
-        """Call a method of every probe that has it. What it raises ends the probe, and never the script."""
+        """Call a method of every probe that has it. An exception disables the probe, and never reaches the script."""
         methods = self.told.get(what)
         if methods is None:
             having = [probe for probe in self.probes if hasattr(type(probe), what) and probe not in self.failed]
@@ -172,7 +173,7 @@ class Watch:
                 self.fails(probe, error)
 
     def guarded(self, probe: Probe, function: Callable) -> Callable:
-        """A function of a probe that torch or Python will call: it returns None once it or its probe has failed."""
+        """A function of a probe for torch or Python to call: it returns None once it or its probe has failed."""
 
         def call(*arguments, **options):
             if probe not in self.failed:
@@ -188,7 +189,7 @@ class Watch:
         self.told = {}
 
     def __call__(self, loader) -> View:
-        """The loader's batches: one epoch each time that it is walked. Raises UserError if it cannot be walked."""
+        """The loader's batches, one epoch per iteration. Raises UserError if it is not iterable."""
         if isinstance(loader, nn.Module) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
             raise UserError(f"watch(loader) needs an iterable of batches, not a {type(loader).__name__}")
         return view_of(self, loader)
@@ -203,24 +204,24 @@ class Watch:
             self.tell("start")
 
     def metric(self, **values) -> None:
-        """After each epoch: what this rank would print, as in ``metric(top1=0.93, images=10000, val_images=10000)``.
-        images: that were counted for it; val_images: of the whole validation set. Raises UserError if a value is not a
+        """Call it after each epoch with this rank's metrics: ``metric(top1=0.93, images=10000, val_images=10000)``.
+        images: counted for the metric; val_images: in the whole validation set. Raises UserError if a value is not a
         number."""
         try:
             numbers = {
                 name: (int if name in ("images", "val_images") else float)(value) for name, value in values.items()
             }
         except (TypeError, ValueError, RuntimeError):
-            raise UserError(f"Watch.metric takes numbers: {', '.join(values)}") from None
+            raise UserError(f"Watch.metric: a value is not a number: pass numbers for {', '.join(values)}") from None
         self.tell("metric", numbers)
 
     # --- the report -----------------------------------------------------------------------------------------------
 
     def report(self) -> list[Finding]:
-        """Put together what the ranks saw: every rank calls it. Rank 0 prints the findings, all return them.
+        """Combine the ranks' observations: every rank calls it. Rank 0 prints the mistakes found, all return them.
 
-        A finding with a ``question`` may be intended; those in ``expect`` are left out. If the ranks do not come
-        together each says in one line why, and what it saw itself. A second call returns what the first did.
+        A finding with a ``question`` may be intended; those in ``expect`` are left out. If the ranks cannot meet, each
+        prints the reason in one line, and its own observations. A second call returns the same list.
         """
         if self.reported is not None:
             return self.reported
@@ -233,7 +234,7 @@ class Watch:
             prints, first = self.number_of() == 0, ""
         except Unheard as why:
             (observed, unheard), prints = alone(own | hang.part(), str(why)), True
-            first = f"Watch: rank {self.world.rank} reports alone: {why}; every rank must call report"
+            first = f"Watch: rank {self.world.rank} reports only itself: {why}; every rank must call report()"
         hang.over.set()
         return self.say(observed, unheard, first) if prints else self.keep(observed)
 
@@ -288,12 +289,12 @@ class Watch:
             hang.end_of_process(failure_of_process(), hang.steps)
             why = "report was not called"
             observed, unheard = alone(self.part(), why)
-            first = f"Watch: {why} on rank {self.number_of()}; what it saw by itself:"
+            first = f"Watch: {why} on rank {self.number_of()}; its own observations:"
             self.say(observed, unheard, first, sys.stderr)
 
 
 made = [0]  # Watches of this process
-hearers: list[Callable] = []  # called with a Watch that reports, and what was observed of all ranks
+hearers: list[Callable] = []  # called with a reporting Watch and the observations of all ranks
 exits: list[Watch] = []  # those that have not reported
 
 
@@ -306,7 +307,7 @@ def at_exit() -> None:
 
 
 def join(parts: list[dict]) -> tuple[dict, dict[str, str]]:
-    """``observed`` of all ranks' parts, and why some of it is not known. A join that fails costs its key alone."""
+    """``observed`` from all ranks' parts, and the reasons for missing keys. A failing join loses only its key."""
     joins = {key: guarded_join(each) for probe in PROBES for key, each in probe.joins.items()}
     devices, first = sum(part["devices"] for part in parts), parts[0]
     known = {"num_devices": devices, "device": first["device"], "exchanges": True, "trains": True,
@@ -315,7 +316,7 @@ def join(parts: list[dict]) -> tuple[dict, dict[str, str]]:
 
 
 def guarded_join(join: Callable) -> Callable:
-    """A join whose failure is a reason, and not an error of the script's."""
+    """A join whose exception becomes a reason instead of an error in the script."""
 
     def joined(parts: list):
         try:
@@ -329,7 +330,7 @@ def guarded_join(join: Callable) -> Callable:
 
 
 def alone(part: dict, why: str) -> tuple[dict, dict[str, str]]:
-    """``observed`` of one rank of several: what can be judged without the others."""
+    """``observed`` of one rank: only the keys that can be judged without the others."""
     observed, unheard = join([part])
     apart = {key: why for key in observed if key not in ALONE}
     return {key: value for key, value in observed.items() if key in ALONE}, unheard | apart
@@ -361,7 +362,7 @@ def checked(model, optimizer) -> list:
         raise UserError("Watch(model, optimizer): the optimizer is missing")
     sharded = any("FullySharded" in type(each).__name__ for each in model.modules())
     if sharded or any(type(p).__name__ == "DTensor" for p in model.parameters()):
-        raise UserError("Watch compares replicas, but this model is sharded: no rank holds all of its parameters")
+        raise UserError("Watch compares replicas, but this model is sharded: no rank holds all its parameters")
     found = []
     for each in optimizer if isinstance(optimizer, list | tuple) else [optimizer]:
         inner = each
@@ -382,7 +383,7 @@ def failure(error: Exception) -> str:
 
 
 def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str, str]) -> list[str]:
-    """What rank 0 prints. unheard: mistake -> why it could not be looked for."""
+    """The lines that rank 0 prints. unheard: mistake -> why it could not be checked."""
     wrong = [finding for finding in found if finding.name not in expect and not finding.question]
     asked = [finding for finding in found if finding.name not in expect and finding.question]
     meant = [finding.name for finding in found if finding.name in expect]
@@ -393,6 +394,6 @@ def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str,
     lines += [f"possible mistakes (confirm, or pass expect=): {len(asked)}"] if asked else []
     lines += [line for finding in asked for line in finding.lines()]
     lines += [f"expected: {', '.join(meant)}"] if meant else []
-    lines += [f"looked for, clean: {', '.join(seen)}"] if seen else []
+    lines += [f"checked, not found: {', '.join(seen)}"] if seen else []
     whys = [f"{name} ({why})" if why else name for name, why in unheard.items()]
     return lines + ([f"not observed: {', '.join(whys)}"] if whys else [])

@@ -1,5 +1,5 @@
-"""Weights and buffers of the replicas: whether they are the same on all ranks, at the start, at the end and between,
-which of them the optimizers hold, and over how many examples batch norms normalise."""
+"""Weights and buffers of the replicas: whether they are equal on all ranks at the start, in between and at the end,
+which of them the optimizers hold, and the number of examples over which batch norms normalise."""
 
 import hashlib
 import itertools
@@ -18,9 +18,9 @@ from bench.observe.probe import Probe, Unheard, columns, finite
 from bench.record.observed import norm_of as described
 from bench.structure import parameters_of
 
-CLOSELY = 16  # steps after each of which the weights are looked at: weights may be averaged every few of them
-GRADED_STEPS = 3  # of each optimizer, before which it is looked at who has a gradient
-NO_EPOCH = "no epoch was seen: for batch in watch(loader)"
+CLOSELY = 16  # first steps, after each of which the weights are compared: they may be averaged every few steps
+GRADED_STEPS = 3  # first steps of each optimizer, before which gradients are checked
+NO_EPOCH = "no epoch was observed: use `for batch in watch(loader)`"
 
 
 def hash_of(pieces: Iterable[bytes]) -> str:
@@ -35,7 +35,7 @@ def tensors_hash(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def state_of(model: nn.Module, whole: dict[str, torch.Tensor] | None = None) -> dict[str, str]:
-    """Hashes, equal for equal replicas. whole: name -> the whole tensor, if the model holds a part of it."""
+    """Hashes, equal for equal replicas. whole: name -> the complete tensor, if the model holds only a part of it."""
     whole = whole or {}
     parameters = (whole.get(name, tensor) for name, tensor in model.named_parameters())
     buffers = (whole.get(name, tensor) for name, tensor in model.named_buffers())
@@ -43,8 +43,8 @@ def state_of(model: nn.Module, whole: dict[str, torch.Tensor] | None = None) -> 
 
 
 def checksums(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """[tensors, 2] int64 on the first tensor's device: of each the sum of its raw bits and of their squares, which any
-    order of adding gives exactly. Nothing waits for the device."""
+    """[tensors, 2] int64 on the first tensor's device: the sum of each tensor's raw bits and of their squares, which is
+    exact in any order of summation. Does not wait for the device."""
     rows = []
     for tensor in tensors:
         bits = bits_of(tensor.detach())
@@ -71,13 +71,13 @@ def common_outside(parts: list[dict]) -> list[str]:
 
 
 def check_all_compared(parts: list[dict], differ: bool) -> None:
-    """Raises Unheard if what was compared is equal, and some parameters outside the model could not be compared."""
+    """Raises Unheard if the compared parameters are equal, but some outside the model could not be compared."""
     if not differ and any(len(part.get("outside", {})) > len(common_outside(parts)) for part in parts):
         raise Unheard("the optimizers of the ranks train different parameters outside the model")
 
 
 def state_by_rank(parts: list[dict]) -> dict[str, list[str]]:
-    """A hash of each rank's parameters, with those that its optimizers train outside the model; one of its buffers."""
+    """A hash of each rank's parameters, including those trained outside the model, and one of its buffers."""
     outside = common_outside(parts)
     found = [hash_of([part["parameters"].tobytes(), *(part["outside"][name].tobytes() for name in outside)])
              for part in parts]  # fmt: skip
@@ -86,12 +86,12 @@ def state_by_rank(parts: list[dict]) -> dict[str, list[str]]:
 
 
 def weights_of(parts: list[dict]) -> dict | None:
-    """Whether the replicas go apart: the first step after which they differ, and in which layers.
+    """Whether the replicas diverge: the first step after which they differ, and in which layers.
 
-    A part: looks, (epoch, steps taken in it) of each; steps, how many had been taken in all; sums, [looks and the end,
-    parameters, 2]; names; outside, name -> sums of a parameter that only an optimizer holds. Ranks that take different
-    numbers of steps are compared at the looks that all have. together_again: whether they were equal at a later look,
-    as they are if the weights are averaged now and then.
+    A part: looks, (epoch, steps taken in it) of each; steps, the total number at each; sums, [looks and the end,
+    parameters, 2]; names; outside, name -> sums of a parameter that only an optimizer holds. Ranks with different
+    numbers of steps are compared at their common looks. together_again: whether they were equal at a later look, as
+    when the weights are averaged every few steps.
     """
     if any(part["names"] != parts[0]["names"] for part in parts):
         raise Unheard("the ranks train different models")
@@ -116,12 +116,12 @@ def weights_of(parts: list[dict]) -> dict | None:
 
 
 def looked_at(step: int) -> bool:
-    """Whether the weights are looked at after so many steps: each of the first CLOSELY, then 32, 64, 128, …"""
+    """Whether the weights are compared after this step: each of the first CLOSELY, then 32, 64, 128, …"""
     return step <= CLOSELY or step & (step - 1) == 0
 
 
 class Weights(Probe):
-    """Checksums before, between and after the steps: of the model's parameters and others that optimizers train."""
+    """Checksums before, between and after the steps, of the model's parameters and of others that are trained."""
 
     joins: ClassVar = {"start": state_by_rank, "end": state_by_rank, "weights": weights_of}
     silent: ClassVar = dict.fromkeys(joins, NO_EPOCH)
@@ -131,7 +131,7 @@ class Weights(Probe):
         self.named = dict(self.watch.model.named_parameters())
         self.begun = checksums(self.named.values()), checksums(self.watch.model.buffers())
         self.step, self.steps, self.looks = 0, [0], [self.begun[0]]
-        self.outside, self.held = {}, 0  # name -> parameter; how many the watched optimizers have
+        self.outside, self.held = {}, 0  # name -> parameter; the watched optimizers' number of parameters
         self.epoch, self.within, self.places = 0, 0, [(0, 0)]
         self.look_outside()
 
@@ -139,7 +139,7 @@ class Weights(Probe):
         return checksums([*self.named.values(), *self.outside.values()])
 
     def look_outside(self) -> None:
-        """Add what the watched optimizers have got outside the model: before its first step it is as it was."""
+        """Add new parameters of the watched optimizers outside the model; unchanged before their first step."""
         held = sum(len(group["params"]) for each in self.watch.optimizers for group in each.param_groups)
         if held != self.held:
             self.held = held
@@ -164,7 +164,7 @@ class Weights(Probe):
             self.places.append((self.epoch, self.within))
 
     def epoch_ended(self, epoch) -> None:
-        if epoch.optimizer_steps and threading.get_ident() == self.thread:  # not where another one reads ahead
+        if epoch.optimizer_steps and threading.get_ident() == self.thread:  # not in a prefetching thread
             self.epoch, self.within = self.epoch + 1, 0
 
     def part(self) -> dict:
@@ -182,10 +182,10 @@ class Weights(Probe):
         }
 
     def sums(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The looks and one more, [looks, parameters, 2], and by name those of each parameter outside the model that
-        has been trained. If no optimizer steps the model's own they stand for them: copies, or this rank's share."""
+        """The looks and the end, [looks + 1, parameters, 2], and by name those of each trained parameter outside the
+        model. If no optimizer steps the model's own parameters, these replace them: copies, or this rank's share."""
         looks = [look.cpu().numpy() for look in (*self.looks, self.look())]
-        for at in reversed(range(len(looks) - 1)):  # what was added later has not changed before
+        for at in reversed(range(len(looks) - 1)):  # later additions have not changed before
             looks[at] = np.concatenate([looks[at], looks[at + 1][len(looks[at]) :]])
         every = np.stack(looks)
         model, others = every[:, : len(self.named)], every[:, len(self.named) :]
@@ -198,7 +198,7 @@ class Weights(Probe):
 
 
 class Others(Probe):
-    """Further modules that should be the same on all ranks: an average of the weights, a second model."""
+    """Further modules that should be equal on all ranks: an average of the weights, a second model."""
 
     joins: ClassVar = {"others": lambda parts: {name: hashes(parts, name) for name in parts[0]}}
     silent: ClassVar = {"others": 'none was named: Watch(…, others={"ema": ema})'}
@@ -209,7 +209,7 @@ class Others(Probe):
 
 
 def tensors_of(other) -> list[torch.Tensor]:
-    """The parameters of a module; of what only has a state dict, or is one, its tensors of floats."""
+    """The parameters of a module; for an object with a state dict, or a state dict itself, its float tensors."""
     if isinstance(other, nn.Module):
         return list(other.parameters())
     state = other if isinstance(other, dict) else other.state_dict()
@@ -222,7 +222,7 @@ def tensors_of(other) -> list[torch.Tensor]:
 class Restored(Probe):
     joins: ClassVar = {"restored": lambda parts: columns(parts) | {"weights": hashes(parts, "weights")}}
     silent: ClassVar = {"restored": NO_EPOCH}
-    sent = False  # whether an optimizer of Horovod's that decays weights has a state before the first step
+    sent = False  # whether a Horovod optimizer with weight decay has a state before the first step
 
     def setup(self) -> None:
         self.moved = []
@@ -251,10 +251,10 @@ class Restored(Probe):
 
 
 class Parameters(Probe):
-    """Which parameters the optimizers hold, and which of the model's are trained at all."""
+    """Which parameters the optimizers hold, and which of the model's parameters are trained."""
 
     joins: ClassVar = {"parameters": lambda parts: max(parts, key=lambda part: part["stale"] + len(part["forgotten"]))}
-    silent: ClassVar = {"parameters": "no step of an optimizer was seen"}
+    silent: ClassVar = {"parameters": "no optimizer step was observed"}
 
     def setup(self) -> None:
         self.held, self.graded, self.steps, self.known = {}, set(), Counter(), {}
@@ -293,7 +293,7 @@ class Parameters(Probe):
             "tensors": len(named),
             "steps": max(self.steps.values()),
             "forgotten": [name for name, p in missing if id(p) in self.graded],
-            "head_alone": any(held) and held == sorted(held),  # what is trained follows all that is not
+            "head_alone": any(held) and held == sorted(held),  # all trained parameters come after the untrained ones
             "stale": len(strangers) - len(trained) if missing else 0,
             "missing": len(missing),
             "unchanged": [name for name, p in named if name in still and id(p) in self.held],
@@ -305,12 +305,12 @@ class Parameters(Probe):
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """The batch norms that normalise with their batch: those in training mode. A frozen one is in evaluation mode."""
+    """The batch norms that normalise with their batch: those in training mode. Frozen ones are in evaluation mode."""
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and (m.training or m.running_mean is None)]
 
 
 def norm_of(norms: list[nn.Module], images: int) -> dict:
-    """``batch_norms`` described. images: one layer sees at once. means, variances: [channels of all layers]."""
+    """A description of ``batch_norms``. images: per layer and call. means, variances: [channels of all layers]."""
     kinds = Counter(type(norm).__name__ for norm in norms)
     kept = [norm for norm in norms if norm.running_mean is not None]
     statistics = {
@@ -321,7 +321,7 @@ def norm_of(norms: list[nn.Module], images: int) -> dict:
 
 
 def norms_of(parts: list[dict]) -> dict:
-    """disagreement: of the ranks' running means: the root mean square over all channels of the deviation over ranks,
+    """disagreement of the ranks' running means: the root mean square over all channels of the deviation over ranks,
     divided by the channel's mean running standard deviation."""
     norm = {name: value for name, value in parts[0].items() if name not in ("means", "variances")}
     means, variances = (np.stack([part[name] for part in parts]).astype(np.float64) for name in ("means", "variances"))
@@ -333,11 +333,11 @@ def norms_of(parts: list[dict]) -> dict:
 
 class Norms(Probe):
     joins: ClassVar = {"norm": norms_of}
-    silent: ClassVar = {"norm": "no step was seen"}
+    silent: ClassVar = {"norm": "no step was observed"}
     norms = None
 
     def trained(self, epoch) -> None:
-        if self.norms is None and self.watch.model is not None:  # now the model is in training mode
+        if self.norms is None and self.watch.model is not None:  # the model is in training mode now
             self.norms = batch_norms(self.watch.model)
 
     def part(self) -> dict:

@@ -12,7 +12,7 @@ import torch
 
 from bench.observe.probe import Probe, listen
 
-listeners = []  # an audit hook stays for the life of its process, so there is one for all
+listeners = []  # an audit hook stays for the life of its process, so all listeners share one
 installed = []
 SYSTEM = {(os.sep, "dev"), (os.sep, "proc"), (os.sep, "sys")}
 CACHES = ("__pycache__", "torchinductor", "triton", "cache")  # in a folder's name: any rank may write them
@@ -25,12 +25,12 @@ def audit(event: str, arguments: tuple) -> None:
 
 
 class Writers:
-    """The files that this process writes: those that Python opens for writing or puts in their place by renaming, and
-    what torch.save is given a path for.
+    """The files that this process writes: those that Python opens for writing or replaces by renaming, and the paths
+    passed to torch.save.
 
-    folder: only files below it, named from there; None: all but hidden ones, locks, caches and the system's. A library
-    that opens its files in C is not seen. A file opened to be read and written, as for a memory map, counts when it has
-    changed.
+    folder: only files below it, with names relative to it; None: all except hidden files, locks, caches and the
+    system's. Files that a library opens in C are not observed. A file opened for reading and writing, e.g. for a memory
+    map, counts if it has changed.
     """
 
     def __init__(self, folder: Path | None = None, guarded: Callable = lambda call: call):
@@ -40,7 +40,7 @@ class Writers:
             installed.append(audit)
         self.heard = guarded(self.happened)
         listeners.append(self.heard)
-        # torch.save opens a path in C++; this is where it does so, whatever it was called by.
+        # torch.save opens a path in C++, always through this function.
         owner, name = torch.serialization, "_open_zipfile_writer"
         if not hasattr(owner, name):
             owner, name = torch, "save"
@@ -61,7 +61,7 @@ class Writers:
             self.note(path)
 
     def opened_before(self, files: list[tuple]) -> None:
-        """Files that were opened for writing before: path, mode, and the ``stamp`` of that time."""
+        """Files that were already opened for writing: path, mode, and their ``stamp`` at that time."""
         for path, mode, before in files:
             if only_changes(mode):
                 self.maybe.setdefault(path, before)
@@ -94,13 +94,13 @@ class Writers:
                         self.note(path)
 
     def result(self) -> dict:
-        """The files and their machine. One that has been deleted since was temporary, and does not count."""
+        """The files and their machine. Files deleted since were temporary and do not count."""
         there = [name for name in self.names if os.path.lexists(os.path.join(self.folder or "", name))]
         return {"host": socket.gethostname(), "names": sorted(there)}
 
 
 def only_changes(mode: str | None) -> bool:
-    """Whether a file that is opened so was there before, and may stay as it is."""
+    """Whether this mode needs an existing file, and may leave it unchanged."""
     return bool(mode) and "+" in mode and not set("wax") & set(mode)
 
 
@@ -110,7 +110,7 @@ def stamp(path) -> tuple[int, int]:
 
 
 def writers_of(parts: list[dict]) -> dict[str, list[int]]:
-    """Which ranks wrote a file. On two machines the same name is two files."""
+    """The ranks that wrote each file. The same name on two machines is two files."""
     ranks = {}
     for rank, part in enumerate(parts):
         for name in part["names"]:

@@ -76,11 +76,11 @@ def hear(text: str) -> Heard:
         if HEAD.match(line):
             heard.reports += 1
             inside = True
-        elif line.startswith("Watch: nothing has moved"):
+        elif line.startswith("Watch: no progress"):
             inside = True
         elif not inside:
             continue
-        elif line.startswith("looked for, clean"):
+        elif line.startswith("checked, not found"):
             heard.clean |= listed(line.partition(":")[2])
         elif line.startswith("not observed"):
             heard.unseen |= listed(line.partition(":")[2])
