@@ -58,7 +58,7 @@ def data(
         "environment": environment("cpu", ranks),
         "samples": samples,
         "observed": copy.deepcopy(observed),
-        "unheard": {} if observed else {"drift": "it was not asked for (WATCH=0)"},
+        "unheard": {} if observed else {"drift": "switched off (WATCH=0)"},
         "provenance": {},
     }  # fmt: skip
 

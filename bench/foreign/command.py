@@ -1,4 +1,4 @@
-"""Run a training command with its Python processes timed, and record what they leave."""
+"""Run a training command with its Python processes timed, and write the record."""
 
 import datetime
 import hashlib
@@ -31,9 +31,9 @@ from bench.record.schema import require_validator
 from bench.record.write import save
 from bench.storage.urls import without_user
 
-OBSERVED = "observed.json"  # what the ranks observed, joined by the last of them
+OBSERVED = "observed.json"  # the ranks' observations, combined by the last rank
 TICK_S = 0.2
-END_S = 60.0  # for the command to end after all its ranks have left their times
+END_S = 60.0  # for the command to exit after all its ranks have written their times
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,15 @@ def run(words: list[str], options: Options, out: Path, name: str | None = None, 
     require_validator()
     program = shutil.which(words[0], path=search_path())
     if program is None:
-        hint = f": begin with python, as in `python {words[0]}`" if words[0].endswith(".py") else ""
-        why = "cannot be executed" if os.path.exists(words[0]) else "is no command here"
+        hint = f": start it with python, as in `python {words[0]}`" if words[0].endswith(".py") else ""
+        why = "is not executable" if os.path.exists(words[0]) else "is not a command on this machine"
         raise UserError(f"{shlex.quote(words[0])} {why}{hint}")
     name = as_unicode(name or name_of(words))
     folder_name = re.sub(r"[^\w.-]+", "-", name)[:60]
     run_id = f"foreign-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{folder_name}-{secrets.token_hex(2)}"
     started, run_dir = steady.now(), out / run_id
     try:
-        run_dir.mkdir(parents=True)  # before hours of training
+        run_dir.mkdir(parents=True)  # fail before hours of training
     except OSError as error:
         raise UserError(f"OUT={out} cannot be written to ({error.strerror}): choose another folder") from None
     try:
@@ -102,8 +102,8 @@ def environment(folder: Path, parts: Path, options: Options) -> dict[str, str]:
 
 
 def supervise(words: list[str], variables: dict[str, str], complete: Callable[[], bool], limit_s: float | None) -> int:
-    """Run the command to its end; returns its exit code. complete: whether all ranks have left their times. END_S after
-    that the command is ended, which is not a failure."""
+    """Run the command to its end; returns its exit code. complete: whether all ranks have written their times. END_S
+    after that the command is terminated, which is not a failure."""
     began, left = time.monotonic(), None
     with signals_as_interrupt(), Tree() as tree:
         tree.start(words, variables, tied=True, stdin=None, start_new_session=False)  # it shares the terminal
@@ -111,14 +111,16 @@ def supervise(words: list[str], variables: dict[str, str], complete: Callable[[]
             now = time.monotonic()
             left = left or (now if complete() else None)
             if left and now - left > END_S:
-                print(f"bench: the command has not ended {END_S:g} s after its last step: ended", file=sys.stderr)
+                late = f"the command was still running {END_S:g} s after its last step: terminated"
+                print(f"bench: {late}", file=sys.stderr)
                 return 0
             if limit_s and now - began > limit_s:
-                raise RunFailed(f"{Path(words[0]).name} was still running after {limit_s:g} s (LIMIT): ended")
+                late = f"was still running after {limit_s:g} s (LIMIT) and was terminated: use a larger LIMIT"
+                raise RunFailed(f"{Path(words[0]).name} {late}")
         return code
 
 
-# --- What the ranks have left -----------------------------------------------------------------------------------------
+# --- The ranks' parts -------------------------------------------------------------------------------------------------
 
 
 def read_part(path: Path) -> dict:
@@ -152,21 +154,21 @@ def read_parts(folder: Path, program: str, options: Options) -> list[dict]:
     count = found[0]["world_size"]
     ranks = [part["rank"] for part in found]
     if len(set(ranks)) < len(ranks):
-        raise UserError(f"{len(ranks)} processes trained and {len(ranks) - len(set(ranks)) + 1} say that they are rank "
+        raise UserError(f"{len(ranks)} processes trained and {len(ranks) - len(set(ranks)) + 1} claim to be rank "
                         f"{max(ranks, key=ranks.count)}: time one training at a time")  # fmt: skip
     if ranks != list(range(count)):
         there = ", ".join(map(str, ranks))
         raise UserError(
-            f"of {count} ranks only {there} recorded step times: the others run on another machine, or were killed"
+            f"only {there} of {count} ranks recorded step times: the others run on another machine, or were killed"
         )
     for part in found:
         if part["end"]["failed"]:
             raise UserError(f"rank {part['rank']} has failed ({part['end']['words']}): nothing is recorded")
         if not part["step_number"]:
-            raise UserError(f"rank {part['rank']} took {part['steps_taken']} steps, and the first {options.warmup} are "
-                            "the warm-up: give a smaller WARMUP, or let it train longer")  # fmt: skip
+            raise UserError(f"rank {part['rank']} took {part['steps_taken']} steps, but the first {options.warmup} are "
+                            "the warm-up: use a smaller WARMUP, or train longer")  # fmt: skip
     if not set.intersection(*(set(part["step_number"]) for part in found)):
-        raise UserError("no step was timed on all ranks")
+        raise UserError("no step was timed on all ranks: train longer, or use a smaller WARMUP")
     return found
 
 
@@ -180,7 +182,7 @@ def read_observed(folder: Path, parts: list[dict]) -> dict:
         found = json.loads(path.read_text())
     else:
         whys = [part["why"] for part in parts if part["why"]]
-        why = whys[0] if whys else "a rank was ended before it had left all"
+        why = whys[0] if whys else "a rank was terminated before it had written everything"
         return {"observed": None, "unheard": dict.fromkeys(mistakes.DETECTED, why)}
     unheard = mistakes.unheard(found["observed"], found["unheard"])
     return {"observed": shorten_paths(found["observed"]), "unheard": shorten_paths(unheard)}
@@ -262,8 +264,8 @@ PATH = re.compile(r"(?<![\w:/.~])(?:/|(?:\.\./)+)[^\s'\",:;()=]+")  # out of the
 
 
 def public(words: list[str]) -> str:
-    """A command with shortened paths and *** for secrets: values of names like a secret's, and forms of tokens. Of a
-    text with such a name (code of a shell or of Python, JSON) only its scripts are left.
+    """A command with shortened paths and *** for secrets: values whose names look like a secret's, and known forms of
+    tokens. A text with such a name (shell or Python code, JSON) is reduced to its scripts.
 
     >>> public(["python", "train.py", "--wandb-key=abc", "--token", "def", "--lr", "1"])
     "python train.py '--wandb-key=***' --token '***' --lr 1"

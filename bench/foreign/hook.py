@@ -1,7 +1,7 @@
 """In every Python process of ``bench time``: wait for the first optimizer.
 
 A ``sitecustomize.py`` on PYTHONPATH calls ``install``. Processes without an optimizer (a launcher, a loader's worker)
-are not changed and import nothing more. Until then the files that a process writes are noted.
+are not changed and import nothing more. Until then the files that a process writes are recorded.
 """
 
 import functools
@@ -83,7 +83,7 @@ class OpenedFiles:
                 name = os.path.abspath(os.fsdecode(path))
                 status = os.stat(name) if os.path.exists(name) else None
                 self.files.setdefault((name, mode), status and (status.st_mtime_ns, status.st_size))
-        except Exception:  # whatever a script opens
+        except Exception:  # a script can open anything
             return
 
     def patch_torch_save(self) -> None:

@@ -1,9 +1,9 @@
 """One process of an external script, timed from inside: steps, waits for data, memory, load, and observed mistakes.
 
 A step lasts from the end of one ``optimizer.step()`` to the end of the next, of the optimizer that trains first. A step
-within a step is Horovod's or a wrapper's; one without a backward pass before it only makes an optimizer's state.
-Intervals in which a DataLoader was started or the model was evaluated are counted separately. The script computes the
-same as without us: no random number is drawn, and no rank waits for another.
+inside a step comes from Horovod or another wrapper; one without a backward pass before it only creates an optimizer's
+state. Intervals in which a DataLoader was started or the model was evaluated are counted separately. The script's
+results do not change: no random number is drawn, and no rank waits for another.
 """
 
 import atexit
@@ -61,7 +61,7 @@ def add_optimizer(optimizer, settings: str, opened) -> None:
 
 
 class Backward:
-    """Whether a backward pass has reached an optimizer's parameters. Hooks on them until ``close``."""
+    """Detects whether a backward pass has reached an optimizer's parameters, by hooks until ``close``."""
 
     def __init__(self, optimizer):
         self.seen = False
@@ -80,7 +80,7 @@ class Backward:
 
 
 class QuietWatch(Watch):
-    """A Timer tells it of loaders, models and steps. It prints nothing and does not communicate."""
+    """A Timer notifies it of loaders, models and steps. It prints nothing and does not communicate."""
 
     def __init__(self, opened: list):
         super().__init__(hang_s=HANG_S)
@@ -93,7 +93,7 @@ class QuietWatch(Watch):
         self.spent_s += time.perf_counter() - began
 
     def listen(self) -> None:
-        """No hooks: the Timer passes steps and the end on."""
+        """No hooks: the Timer passes on the steps and the end."""
 
     def walk(self, loader) -> None:
         """A DataLoader is iterated; None: the training starts without one."""
@@ -114,12 +114,12 @@ class QuietWatch(Watch):
         part = super().part()
         if not self.walked:
             unseen = [key for probe in LOADER_PROBES for key in probe.joins]
-            part |= dict.fromkeys(unseen, Unheard("the script walks no DataLoader"))
+            part |= dict.fromkeys(unseen, Unheard("the script uses no DataLoader"))
         return part
 
 
 class Timer:
-    """settings: folder, for this rank's part; observed, a file for what all ranks observed; warmup; steps (None: all);
+    """settings: folder, for this rank's part; observed, a file for all ranks' observations; warmup; steps (None: all);
     watch (whether to detect mistakes). opened: see QuietWatch."""
 
     def __init__(self, settings: dict, opened: list):
@@ -132,7 +132,7 @@ class Timer:
         self.wait_s, self.kind, self.spent_s = 0.0, "", 0.0
         self.clock = self.sampler = self.load = None
         self.begun, self.models, self.end_evaluations = False, [], lambda: None
-        self.observed, self.images, self.why = None, None, "it was not asked for (WATCH=0)"
+        self.observed, self.images, self.why = None, None, "switched off (WATCH=0)"
         self.world = Ranks()
         self.own = QuietWatch(opened) if settings["watch"] and not watch.made[0] else None
         self.walks = weakref.WeakKeyDictionary()  # torch's iterator -> Walked
@@ -189,7 +189,7 @@ class Timer:
     # --- Steps --------------------------------------------------------------------------------------------------------
 
     def guarded(self, hook):
-        """The hook, only in this process and until the end. If it fails, the script goes on without being timed."""
+        """The hook, only in this process and until the end. If it fails, the script continues without timing."""
 
         def run(optimizer, arguments, options) -> None:
             if self.ended or os.getpid() != self.pid:
@@ -198,7 +198,7 @@ class Timer:
                 hook(optimizer, arguments, options)
             except Exception as error:
                 self.ended = True
-                self.print(f"is not timed any more: {type(error).__name__}: {error}")
+                self.print(f"is no longer timed: {type(error).__name__}: {error}")
 
         return uncompiled(run)
 
@@ -218,7 +218,7 @@ class Timer:
 
     def trains(self, optimizer) -> bool:
         """Whether an optimizer has trained: a backward pass or a nonzero gradient came before a step. Some calls, e.g.
-        Horovod's broadcast_optimizer_state, step with zeros to make an optimizer's state."""
+        Horovod's broadcast_optimizer_state, step with zeros to create an optimizer's state."""
         made, backward = self.backward.get(id(optimizer), (None, None))
         if made is None or made() is not optimizer:  # it has trained before
             return True
@@ -230,7 +230,7 @@ class Timer:
         return True
 
     def count(self, optimizer) -> None:
-        """Count a step. Timed are those of the first optimizer, until another one that shares parameters with it has
+        """Count a step. The first optimizer's steps are timed, until another one that shares parameters with it has
         taken two steps without it."""
         if not self.begun:
             self.start()
@@ -309,7 +309,7 @@ class Timer:
             raise SystemExit(0)
 
     def are_steps(self) -> list[bool]:
-        """Intervals with evaluations are steps if most have one; so are all if each starts a DataLoader."""
+        """Which intervals are steps: those with an evaluation if most have one; all if each starts a DataLoader."""
         apart = {"loader", "phase"}
         if self.kinds.count("evaluation") <= self.kinds.count(""):
             apart.add("evaluation")
@@ -323,7 +323,7 @@ class Timer:
         self.observed = observed
 
     def finish(self, why: str | None = None) -> None:
-        """Leave this process's part, once. why: the exception that has ended the process, "" for none."""
+        """Write this process's part, once. why: the exception that ended the process, "" for none."""
         if self.ended or os.getpid() != self.pid:
             return
         self.ended = True
@@ -350,7 +350,7 @@ class Timer:
             with files.written_whole(Path(self.settings["folder"]) / f"part-{rank}-{self.pid}.json") as temporary:
                 temporary.write_text(json.dumps(part, allow_nan=False))
         except Exception as error:
-            self.print(f"has left no times: {type(error).__name__}: {error}")
+            self.print(f"could not write its times: {type(error).__name__}: {error}")
 
     def print(self, text: str) -> None:
         print(f"bench: process {self.pid} {text}", file=sys.stderr, flush=True)
@@ -387,8 +387,8 @@ class Timer:
             observed, unheard = watch.join([pickle.loads(path.read_bytes()) for path in everybody])
             with files.written_whole(Path(self.settings["observed"])) as temporary:
                 temporary.write_text(json.dumps({"observed": observed, "unheard": unheard}, allow_nan=False))
-        except Exception as error:  # the times are left all the same
-            self.why = f"what the ranks saw cannot be put together: {type(error).__name__}: {error}"
+        except Exception as error:  # the times are written anyway
+            self.why = f"the ranks' observations cannot be combined: {type(error).__name__}: {error}"
 
 
 # --- The models -------------------------------------------------------------------------------------------------------
@@ -404,13 +404,13 @@ def find_models(optimizers: list) -> list[nn.Module]:
     first = {}  # id of a module -> the place of its first parameter, and the module
     for item in gc.get_objects():
         if issubclass(type(item), nn.Module):
-            with contextlib.suppress(Exception):  # one that another thread is making
+            with contextlib.suppress(Exception):  # one that another thread is creating
                 if held := [place[id(p)] for p in item.parameters() if id(p) in place]:
                     first[id(item)] = min(held), item
     within = {id(child) for _, module in first.values() for child in module.modules() if child is not module}
     roots = [pair for key, pair in first.items() if key not in within]
     if not roots:
-        raise LookupError("no torch.nn.Module holds what the optimizers train")
+        raise LookupError("no torch.nn.Module holds the optimizers' parameters")
     return [module for _, module in sorted(roots, key=lambda pair: pair[0])]
 
 
@@ -438,7 +438,8 @@ def note(module: nn.Module) -> None:
 
 
 def on_evaluation(models: list[nn.Module], listener: Callable[[], None]) -> Callable[[], None]:
-    """Call ``listener`` when a model is called in evaluation mode or without gradients. Returns what ends it."""
+    """Call ``listener`` when a model is called in evaluation mode or without gradients. Returns a function that ends
+    this."""
     global note
     note = uncompiled(note)
     modules = []

@@ -1,5 +1,5 @@
-"""The record of ``bench time``: RUN_DIR/foreign.json, a kind of its own. It is never pooled or compared with runs of
-this bench, because nobody knows that it computes the same. Its values are computed from its samples."""
+"""The record of ``bench time``: RUN_DIR/foreign.json, a separate kind. It is never pooled or compared with runs of
+this bench, because it may compute something else. Its values are computed from its samples."""
 
 import statistics
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class ForeignRecord(Record):
 
     @cached_property
     def config(self) -> RunConfig:
-        """For tables of machines only."""
+        """Only for tables of machines."""
         return replace(RunConfig(), device=self.topology["device"], num_devices=self.num_devices)
 
     @property

@@ -42,7 +42,7 @@ def lines(record: ForeignRecord) -> list[str]:
         whys.setdefault(why, []).append(name)
     everything = len(whys) == 1 and not record.observed
     for why, names in whys.items():
-        what = "mistakes were not looked for" if everything else f"not observed: {', '.join(names)}"
+        what = "mistakes were not checked" if everything else f"not observed: {', '.join(names)}"
         found.append(what + (f": {why}" if everything and why else f" ({why})" if why else ""))
     return found + notes(record)
 

@@ -144,8 +144,8 @@ class Scaling:
             found.append(f"no GPU is used: {', '.join(each)}, and share {cores}")
             if len({arm.threads for arm in self.arms}) > 1:
                 threads = ", ".join(f"{arm.threads} on {in_devices(arm.devices)}" for arm in self.arms)
-                found.append(f"threads per process: {threads}: these devices are not equal; OMP_NUM_THREADS=1 for "
-                             "every command makes them so")  # fmt: skip
+                found.append(f"threads per process: {threads}: these devices are not equal; set OMP_NUM_THREADS=1 "
+                             "for every command")  # fmt: skip
         found += [f"{self.name(arm)}: {LABEL}: {arm.disturbance}" for arm in self.arms if arm.disturbance]
         shares = {self.name(arm): arm.mean(lambda record: record.watch_share) for arm in self.arms}
         watched = [f"{100 * share:.0f} % of the steps on {name}" for name, share in shares.items() if share > WATCHED]
@@ -157,10 +157,10 @@ class Scaling:
     def interval_note(self) -> str:
         runs = [len(arm.records) for arm in self.arms]
         if max(runs) == 1:
-            return "one run each, no interval"
+            return "one run each, no confidence interval"
         least = f"{stats.FEWEST_ROUNDS} runs on each number of devices"
         if all(self.speedup(arm)[1] is None for arm in self.others):
-            return f"no interval, which needs {least}"
+            return f"no confidence interval, which needs {least}"
         few = "" if min(runs) >= stats.FEWEST_ROUNDS else f"; they need {least}"
         return f"95 % intervals by Welch's t on log throughput, because the runs share no rounds{few}"
 
@@ -174,7 +174,7 @@ class Scaling:
             why = ": more devices alone do not explain that" if beyond else ""
             return f"{head}, no longer than linear scaling needs ({linear}){why}"
         listed = "; ".join(f"{part} {1e3 * seconds:+.2f} ms" for part, seconds in parts.items())
-        return f"{head}, linear scaling needs {linear}. What takes longer, the largest first: {listed}"
+        return f"{head}, linear scaling needs {linear}. Difference, largest part first: {listed}"
 
 
 def grid(found: Scaling) -> Grid:
@@ -211,10 +211,10 @@ def show(console, found: Scaling) -> None:
 
 
 def find(a: list[ForeignRecord], b: list[ForeignRecord] | None = None) -> list[Scaling]:
-    """All scripts among records that ran on several numbers of devices.
+    """All scripts among the records that ran on several numbers of devices.
 
     b: the other side of a comparison; each result then has records of both. Records with the same text and arguments
-    have priority. If none of a script's scale, its text may differ, and between two sides its arguments.
+    have priority. Without such a scaling, a script's text may differ, and between two sides its arguments.
     """
     rules = [(same_text, same_arguments), (same_arguments,), *([()] if b is not None else [])]
     sides = [{record.run_id for record in side} for side in (a, b or a)]
@@ -283,7 +283,7 @@ def same_arguments(one: ForeignRecord, other: ForeignRecord) -> bool:
 def arguments(record: ForeignRecord) -> list[str]:
     try:
         words = shlex.split(record["command"])
-    except ValueError:  # somebody has edited it
+    except ValueError:  # edited by hand
         words = record["command"].split()
     scripts = [place for place, word in enumerate(words) if word.endswith(".py")]
     modules = [place + 1 for place, word in enumerate(words) if word in ("-m", "--module")]

@@ -1,4 +1,4 @@
-"""The engine's command and its environment on one machine of a run."""
+"""The launcher's command and its environment on one machine of a run."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from bench.measure import steady, waiting
 from bench.process.guard import RANK_IN
 
 LATER_S = 300  # after TIMEOUT: the launcher explains a hang first
-# Variables by which an engine informs its ranks: those of an outer engine are dropped.
+# Variables that a launcher sets for its ranks: those of an outer launcher are dropped.
 OF_ENGINES = re.compile(
     "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET|PMI|PMIX)_.*"
     "|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_RENDEZVOUS_.*|RENDEZVOUS_.*|HOSTNAME|ELASTIC)"
@@ -25,7 +25,7 @@ OF_ENGINES = re.compile(
 
 
 def command_of(config: RunConfig, run_dir: Path, placement: Placement, started: float) -> tuple[list[str], dict]:
-    """The engine's command line and whole environment. started: by this machine's clock. Raises UserError."""
+    """The launcher's command line and complete environment. started: by this machine's clock. Raises UserError."""
     engine = "torchrun" if placement.joins and MODES[config.mode].one_process else config.launcher
     argv, variables = ENGINES[engine].command(config, run_dir, placement)
     inherited = {name: value for name, value in os.environ.items() if not OF_ENGINES.fullmatch(name)}
@@ -35,13 +35,13 @@ def command_of(config: RunConfig, run_dir: Path, placement: Placement, started: 
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """OpenMP threads per process, the same for all modes: torchrun would set 1, horovodrun none."""
+    """OpenMP threads per process, equal for all modes: torchrun would set 1, horovodrun nothing."""
     return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **waiting.variables(os.environ)}
 
 
 def hang_variables(config: RunConfig) -> dict[str, str]:
-    """Settings that let a NCCL hang be explained: the flight recorder, and a watchdog later than TIMEOUT (by default
-    torch ends a stuck process after 8 minutes without a reason). The user's values win."""
+    """Settings that make a NCCL hang explainable: the flight recorder, and a watchdog later than TIMEOUT (by default
+    torch ends a stuck process after 8 minutes without a reason). The user's values have priority."""
     if config.device != "cuda":
         return {}
     version = (torch_version() or ["0.0"])[0]

@@ -1,4 +1,4 @@
-"""Which devices a run gets: GPUs where there are enough, CPU processes where there are none, an error in between."""
+"""The devices of a run: GPUs if there are enough, CPU processes if there are none, otherwise an error."""
 
 import functools
 import math
@@ -21,19 +21,19 @@ from bench.measure import cgroup, nccl, nvml
 from bench.measure.environment import cpu_flags
 from bench.measure.nvml import Gpu, every_gpu, visible_gpus
 
-LEAST_FREE_GIB = 0.5  # that CUDA itself needs on a GPU
+LEAST_FREE_GIB = 0.5  # needed by CUDA itself on a GPU
 NUMA_NODES = Path("/sys/devices/system/node")
 AMD = Path("/dev/kfd")  # of AMD's driver, also for integrated graphics
 NO_ROCM = "AMD GPUs (ROCm) are not supported"
 SHORT_FROM = "8.0"  # compute capability with TF32 and bf16 (Ampere)
-LEAST_MIB = 64  # of a process with torch that does nothing
-HELD = 0.1  # of a GPU's memory, by others: a desktop, or another run
+LEAST_MIB = 64  # of an idle process with torch
+HELD = 0.1  # share of a GPU's memory in use by others: a desktop, or another run
 # Flags of a CPU that computes in a short format: x86, ARM.
 SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"}}
 
 
 def choose_device(config: RunConfig) -> str:
-    """Device: "cuda" or "cpu". Raises UserError if the GPUs asked for are missing or cannot be used."""
+    """Device: "cuda" or "cpu". Raises UserError if the requested GPUs are missing or cannot be used."""
     require_torch(config)
     require_no_amd(config)
     gpus = [] if config.device == "cpu" else usable_gpus(config)
@@ -43,17 +43,17 @@ def choose_device(config: RunConfig) -> str:
         raise UserError(f"{why} Or use DEVICE=cpu for CPU processes")
     if not gpus:
         if config.share_gpu:
-            raise UserError("SHARE_GPU=1 needs a GPU, and none is visible: leave it out")
+            raise UserError("SHARE_GPU=1 needs a GPU, but none is visible: leave it out")
         if config.precision == "tf32":
             raise UserError("PRECISION=tf32 needs an NVIDIA GPU, but this run uses none: use fp32")
         needed = SHORT.get(config.precision)
         if needed and not needed & set(cpu_flags()) and not config.allow_slow:
-            slow = f"this CPU has no {config.precision} instructions and is 6 to 40 times slower without"
+            slow = f"this CPU has no {config.precision} instructions and would be 6 to 40 times slower"
             raise UserError(f"PRECISION={config.precision}: {slow}: use fp32, or ALLOW_SLOW=1 to see it")
         return "cpu"
     needed = 1 if config.share_gpu else config.num_devices
     if len(gpus) < needed and config.gpu_ids:
-        raise UserError(f"GPUS={config.gpu_ids} names {len(gpus)} GPU, and {needed} are needed: name {needed} or more")
+        raise UserError(f"GPUS={config.gpu_ids} names {len(gpus)} GPU, but {needed} are needed: name {needed} or more")
     if len(gpus) < needed:
         here = f"{len(gpus)} visible here: use GPUS={len(gpus)} or fewer"
         raise UserError(f"GPUS={config.num_devices}, but {here}, or DEVICE=cpu for CPU processes")
@@ -66,12 +66,12 @@ def require_memory(config: RunConfig) -> None:
     limit = min(psutil.virtual_memory().total, cgroup.memory_limit() or math.inf)
     most = int(limit // (LEAST_MIB * 2**20))
     if config.num_processes > most:
-        what = f"each process needs {LEAST_MIB} MiB, and this machine has {limit / 2**30:.1f} GiB of memory"
+        what = f"each process needs {LEAST_MIB} MiB, but this machine has {limit / 2**30:.1f} GiB of memory"
         raise UserError(f"GPUS={config.num_devices}: {what}: use GPUS={most} or less")
 
 
 def weakest(config: RunConfig) -> tuple[tuple[int, int] | None, float | None]:
-    """The lowest compute capability and least memory (GiB) of a run's GPUs; None if unknown, and on a CPU."""
+    """The lowest compute capability and smallest memory (GiB) of a run's GPUs; None if unknown, and on a CPU."""
     gpus = usable_gpus(config)[: 1 if config.share_gpu else config.num_devices]
     told = [gpu.compute_capability and tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus]
     memory = [memory_left(gpu) for gpu in gpus]
@@ -79,7 +79,7 @@ def weakest(config: RunConfig) -> tuple[tuple[int, int] | None, float | None]:
 
 
 def memory_left(gpu: Gpu) -> float | None:
-    """A GPU's memory in GiB; where others hold more than a tenth of it, what is free."""
+    """A GPU's memory in GiB; if others use more than a tenth of it, its free memory."""
     device, _ = nvml.open_device(uuid=gpu.uuid)
     free, total = device and device.free_bytes(), gpu.memory_total_gib
     if free is None or total is None or free >= (1 - HELD) * total * nvml.GIB:
@@ -98,7 +98,7 @@ def weakest_of(told: list) -> tuple:
 
 
 def remarks(asked: RunConfig) -> list[str]:
-    """Sentences about the devices that a person should know."""
+    """Notes about the devices for the user."""
     return [sentence for sentence in (why_cpu(asked), order_remark(asked)) if sentence]
 
 
@@ -140,7 +140,7 @@ def named_gpus(config: Resources) -> list[Gpu]:
     for entry in ids:
         found = [gpu for gpu in every_gpu() if str(gpu.index) == entry or gpu.uuid.lower().startswith(entry.lower())]
         if len(found) != 1 or found[0] not in visible:
-            why = "is hidden by CUDA_VISIBLE_DEVICES" if found else "is not here"
+            why = "is hidden by CUDA_VISIBLE_DEVICES" if found else "does not exist"
             why = "names several GPUs" if len(found) > 1 else why
             here = ", ".join(f"{gpu.index} ({gpu.uuid[:12]}…)" for gpu in visible)
             raise UserError(f"GPUS={config.gpu_ids}: {entry} {why}: choose from {here}")
@@ -199,7 +199,7 @@ def require_gpu(config: RunConfig, gpu: Gpu) -> None:
     """torch has code for the GPU, which has the arithmetic of PRECISION, and room for CUDA itself."""
     what, capability, compiled = f"GPU {gpu.index} ({gpu.name})", gpu.compute_capability, architectures()
     if compiled and capability and not runs_on(compiled, capability):
-        why = f"has compute capability {capability}, and torch is compiled for {' '.join(compiled)}"
+        why = f"has compute capability {capability}, but torch is compiled for {' '.join(compiled)}"
         remedy = f"{setup_command([gpu])}install another torch, choose other GPUs, or use DEVICE=cpu"
         raise UserError(f"{what} {why}: {remedy}")
     if capability and float(capability) < float(SHORT_FROM):
@@ -212,12 +212,12 @@ def require_gpu(config: RunConfig, gpu: Gpu) -> None:
     device, _ = nvml.open_device(uuid=gpu.uuid)
     free = device and device.free_bytes()
     if free is not None and free < LEAST_FREE_GIB * nvml.GIB:
-        why = f"has {free / nvml.GIB:.2f} GiB of memory free, others hold the rest (see nvidia-smi)"
+        why = f"has {free / nvml.GIB:.2f} GiB of free memory, because other processes use the rest (see nvidia-smi)"
         raise UserError(f"{what} {why}: choose other GPUs (GPUS=0,2), or wait")
 
 
 def require_no_amd(config: Parallel) -> None:
-    """Raise UserError where AMD GPUs are meant: torch calls them "cuda", too."""
+    """Raise UserError for AMD GPUs, which torch also calls "cuda"."""
     if config.device == "cpu":
         return
     if rocm := torch_rocm():
@@ -235,7 +235,7 @@ def require_torch(config: RunConfig) -> None:
     """The torch version and this machine support the config, apart from its device."""
     version = (torch_version() or [""])[0]
     if oldest := torch_build.too_old(version):
-        raise UserError(f"torch {version} is installed, but {oldest} or newer is needed: run `make setup`")
+        raise UserError(f"torch {version} is installed, but {oldest} or newer is required: run `make setup`")
     if config.batched_grad_copy and not torch_has("nn/parallel/distributed.py", "batched_grad_copy"):
         raise UserError(f"BATCHED_GRAD_COPY=1: not supported by DDP of torch {version or '?'}: leave it out")
     if config.numa_binding and not torch_has("distributed/run.py", "--numa-binding"):
@@ -253,13 +253,13 @@ def torch_has(file: str, word: str) -> bool:
 def require_cuda(torch: str, cuda: str | None, gpus: list[Gpu]) -> None:
     """torch has CUDA, and the driver supports it: all versions from its major version on."""
     if cuda is None:
-        remedy = f"{setup_command(gpus)}pip install one that has, or use DEVICE=cpu"
-        raise UserError(f"there are GPUs, and the installed torch {torch} has no CUDA: {remedy}")
+        remedy = f"{setup_command(gpus)}install a torch with CUDA, or use DEVICE=cpu"
+        raise UserError(f"there are GPUs, but the installed torch {torch} has no CUDA: {remedy}")
     served, driver = nvml.cuda_version(), nvml.nvml_state()[0]
     if served and served[0] < int(cuda.partition(".")[0]):
         what = f"NVIDIA driver {driver} supports CUDA {served[0]}.{served[1]} at most"
         needs = f"torch {torch} needs CUDA {cuda}"
-        raise UserError(f"{what}, and {needs}: update the driver, {setup_command(gpus)}or use DEVICE=cpu")
+        raise UserError(f"{what}, but {needs}: update the driver, {setup_command(gpus)}or use DEVICE=cpu")
 
 
 def setup_command(gpus: list[Gpu]) -> str:
@@ -271,7 +271,7 @@ def setup_command(gpus: list[Gpu]) -> str:
 
 
 def runs_on(compiled: list[str], capability: str) -> bool:
-    """Whether torch has code for a GPU: of its generation and not newer (sm_), or translated by the driver (compute_).
+    """Whether torch has code for a GPU: of its generation and not newer (sm_), or compiled by the driver (compute_).
 
     >>> [runs_on(["sm_80", "sm_90"], capability) for capability in ("7.5", "8.6", "9.0", "10.0")]
     [False, True, True, False]

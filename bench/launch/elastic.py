@@ -1,6 +1,6 @@
-"""MIN_DEVICES: which interruptions a run has survived, for the record. On one machine the launcher restarts ranks
-(torchrun all of them, from the last checkpoint; Horovod only the lost one), and this watches. On several machines the
-launcher restarts the engine on the machines that are left (``remaining``)."""
+"""MIN_DEVICES: the interruptions that a run has survived, for the record. On one machine torchrun restarts all ranks
+from the last checkpoint, Horovod only the lost one, and this module observes. On several machines the launcher is
+restarted on the remaining machines (``remaining``)."""
 
 import contextlib
 import dataclasses
@@ -17,25 +17,25 @@ from bench.process.heartbeat import Heartbeat, starts_path
 from bench.workload.sharding import coverage
 
 RULE = (
-    "examples per device stay, and the global batch is those times the devices; LR is meant for LR_BASE_BATCH, without "
-    "it for the global batch of the start, and goes with the global batch"
+    "the examples per device are constant, and the global batch is proportional to the devices; LR is for "
+    "LR_BASE_BATCH (by default the global batch at the start), and is scaled with the global batch"
 )
 SURVIVABLE = ("killed", "raised", "launcher")  # kinds of failure after which the run continues; not a hang
 
 
 class Survival:
-    """The interruptions of one run. rows: as in the record. starts: where training began, and began again."""
+    """The interruptions of one run. rows: as in the record. starts: where training began and restarted."""
 
     def __init__(self, config: RunConfig, run_dir: Path, started: float):
         self.config, self.run_dir, self.started = config, run_dir, started
         self.rows, self.starts, self.read = [], [], 0
         self.devices, self.reached, self.stepped = config.num_devices, 0, steady.now()
         self.dead = set()  # (rank, pid)
-        self.waiting = []  # rows until training has caught up: (row, steps reached, when it began)
+        self.waiting = []  # rows until training has caught up: (row, steps reached, start time)
         self.resumed = False
 
     def look(self, nodes: list[Node], beats: list[Heartbeat | None]) -> None:
-        """Called once per tick with every rank's heartbeat."""
+        """Call it once per tick with every rank's heartbeat."""
         self.read_starts()
         if self.resumed:
             reached = max([self.reached, *(beat.step for beat in self.live(beats))])
@@ -51,7 +51,7 @@ class Survival:
         return [beat for rank, beat in enumerate(beats) if beat and (rank, beat.pid) not in self.dead]
 
     def find_lost(self, node: Node, beats: list[Heartbeat | None]) -> None:
-        """Find a rank that was killed, or else one that raised; ranks that end as a consequence are not counted."""
+        """Find a rank that was killed, or else one that raised; ranks that end as a consequence do not count."""
         new = [rank for rank, beat in enumerate(beats) if beat and (rank, beat.pid) not in self.dead]
         is_gone = node.gone()
         gone = [rank for rank in new if is_gone[rank]]
@@ -79,7 +79,7 @@ class Survival:
                 self.begins(json.loads(line))
 
     def begins(self, start: dict) -> None:
-        """Training begins. If no end was seen, devices have joined, or a loss was missed."""
+        """Training begins. If no end was observed, devices have joined, or a loss was missed."""
         first, grown = not self.starts, start["devices"] > self.devices
         self.starts.append(start)
         if not first and (not self.waiting or self.resumed):
@@ -102,23 +102,23 @@ class Survival:
             self.waiting = []
 
     def standing(self, beats: list[Heartbeat | None]) -> list[Heartbeat | None]:
-        """The heartbeats of a hanging run, with ranks that were lost for good counted as done."""
+        """The heartbeats of a hanging run, with permanently lost ranks counted as done."""
         most = max((beat.step for beat in beats if beat), default=0)
         done = {rank for rank, beat in enumerate(beats) if beat and (rank, beat.pid) in self.dead}
         end = {"phase": "done", "step": most}
         return [dataclasses.replace(beat, **end) if rank in done else beat for rank, beat in enumerate(beats)]
 
     def remaining(self, nodes: list[Node], failure: dict, answering) -> RunConfig | None:
-        """The config for a restart after a failure, on ``answering()`` machines; None where it cannot be survived.
-        Raises RunFailed where too few devices are left."""
-        # None: they could not be reached when it was to go on.
+        """The config for a restart after a failure, on ``answering()`` machines; None if it cannot be survived. Raises
+        RunFailed if too few devices are left."""
+        # None: they could not be reached at the restart.
         several = nodes[0].placement.joins if nodes else self.rows
         if not several or failure["kind"] not in SURVIVABLE or len(self.rows) >= self.config.restarts:
             return None
         rank, kind = failure["rank"], failure["kind"]
         host = next((node.placement.host for node in nodes if rank in node.placement.ranks), "")
         for node in nodes:
-            if node.lost():  # that others have raised comes of it
+            if node.lost():  # the cause of the others' exceptions
                 rank, host, kind = node.placement.ranks[0], node.placement.host, "machine lost"
         self.begin(rank, host, kind)
         for node in nodes:
@@ -136,7 +136,7 @@ class Survival:
         devices = sum(host.slots for host in taken)
         if devices < config.elastic:
             error = RunFailed(
-                f"{failure['message']}; {devices} devices are left, fewer than MIN_DEVICES={config.elastic}"
+                f"{failure['message']}; only {devices} devices are left, fewer than MIN_DEVICES={config.elastic}"
             )
             error.failure = failure | {"message": str(error)}
             raise error
@@ -152,10 +152,10 @@ class Survival:
         self.read, self.dead = 0, set()
 
     def gave_up(self, error: RunFailed) -> None:
-        """Add to a failure how many interruptions were survived before."""
+        """Add to a failure the number of interruptions that were survived before."""
         survived = [row for row in self.rows if row["devices_after"] is not None]
         if survived and error.failure["kind"] != "interrupted":
-            words = f"; MIN_DEVICES survived {len(survived)} interruptions before (RESTARTS={self.config.restarts})"
+            words = f"; the run survived {len(survived)} interruptions before (RESTARTS={self.config.restarts})"
             error.args = (error.args[0] + words,)
             error.failure["message"] += words
 
@@ -172,7 +172,7 @@ class Survival:
         if not self.starts:
             return []
         stretches = []
-        for start in self.starts:  # what was trained beyond the point from which it went on is lost, and does not count
+        for start in self.starts:  # steps after the restart's checkpoint are lost and do not count
             while stretches and stretches[-1]["images_seen"] >= start["images_seen"]:
                 stretches.pop()
             stretches.append(start)
@@ -183,7 +183,7 @@ class Survival:
 
 
 def user_error(run_dir: Path, num_ranks: int) -> bool:
-    """Whether a rank found the request impossible: a restart would not help."""
+    """Whether a rank reported a UserError, for which a restart does not help."""
     for rank in range(num_ranks):
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
             if json.loads(error_path(run_dir, rank).read_text())["user_error"]:

@@ -1,6 +1,6 @@
 """HOSTS: REMOTE starts one process per machine (machine.py), which starts that machine's ranks. The ranks join each
-other and watch themselves (joining.py). No shared folder is needed: files come home at the end. A machine that does not
-answer is lost, and the run ends with its name."""
+other and watch themselves (joining.py). No shared folder is needed: files are copied back at the end. A machine that
+does not answer is lost, and the run's error names it."""
 
 import base64
 import contextlib
@@ -29,19 +29,19 @@ from bench.process.tree import GRACE_S, Tree
 ANSWER_S = 60.0  # for an answer
 MOST_LINE = 2**24  # bytes of an answer
 MOST_SAID = 500  # letters of a line that is shown
-# Settings of engines in this machine's environment, which apply on the other machines, too
+# Settings of launchers in this machine's environment that also apply on the other machines
 FORWARDED = ("BENCH_", "OMP_", "GOMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "TORCH_", "PYTORCH_", "MALLOC_")
-STAYS = (".rank*", ".torchrun", ".libraries", "config.json", "*.tmp")  # in a folder that comes home
+STAYS = (".rank*", ".torchrun", ".libraries", "config.json", "*.tmp")  # not copied back
 
 
 class Machine(Node):
-    """One machine of HOSTS. here: it is this one."""
+    """One machine of HOSTS. here: whether it is this one."""
 
     def __init__(self, name: str, ranks: range, config: RunConfig, here: bool, run_dir: Path | None = None):
         super().__init__(Placement(ranks, host=name), run_dir)
         self.name, self.config, self.here, self.limit = name, config, here, min(ANSWER_S, config.timeout)
         self.number, self.why, self.text, self.said, self.code, self.folder = 0, "", b"", "", None, None
-        self.ends = False  # we have ended its engine
+        self.ends = False  # we have ended its launcher
         program = [sys.executable, "-m", "bench.launch.machine", os.getcwd()]
         argv = self.there("env", f"PYTHONPATH={PROJECT}", *program)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -54,7 +54,7 @@ class Machine(Node):
         if self.here:
             return list(words)
         remote = [word.replace("{host}", self.name) for word in shlex.split(self.config.remote or SSH)]
-        # ssh hands its words to a shell there, where others start the command as it is.
+        # ssh passes its words to a shell there; other programs start the command directly.
         return [*remote, *(map(shlex.quote, words) if Path(remote[0]).name == "ssh" else words)]
 
     def fault(self, why: str) -> RunFailed:
@@ -70,7 +70,7 @@ class Machine(Node):
             self.tree.process.stdin.write(json.dumps([self.number, question, given]).encode() + b"\n")
 
     def answer(self, more_s: float = 0.0):
-        """The answer to the last question. Raises RunFailed for a refusal, or for no answer in time."""
+        """The answer to the last question. Raises RunFailed for a refusal, or without an answer in time."""
         limit = self.limit + more_s
         until = time.monotonic() + limit
         while not self.why:
@@ -106,7 +106,7 @@ class Machine(Node):
         return self.answer()
 
     def reason(self) -> str:
-        """Why it cannot be asked any more, and what to do; "" while it can."""
+        """Why it is no longer available, and what to do; "" while it is."""
         if not self.why:
             return ""
         how = "its process" if self.here else f"`{(self.config.remote or SSH).replace('{host}', self.name)}`"
@@ -116,9 +116,9 @@ class Machine(Node):
         if self.placement.joins:
             code = self.tree.wait(1.0)
             ended = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
-            return f"{how} has ended{ended}{said}: check that the machine is up, and its memory"
+            return f"{how} ended{ended}{said}: check that the machine is up, and its memory"
         there = f"{PROJECT} and {sys.executable} there"
-        return f"{how} starts no ranks there{said}; check that the machine is up, its name, REMOTE, and {there}"
+        return f"{how} did not start ranks there{said}: check that the machine is up, its name, REMOTE, and {there}"
 
     def close(self) -> None:
         """End the process there, which ends its children."""
@@ -166,7 +166,7 @@ class Machine(Node):
         self.ask("start", since_s=steady.now() - started, variables=variables)
 
     def end(self) -> None:
-        """End its ranks and fetch what they wrote in a folder on that machine."""
+        """End its ranks and fetch the files that they wrote on that machine."""
         self.ends = True
         with contextlib.suppress(RunFailed):
             self.ask("end")
@@ -176,7 +176,7 @@ class Machine(Node):
                 self.copy(packs, ["tar", "-C", str(self.run_dir), "-xf", "-"])
 
     def copy(self, packs: list[str], unpacks: list[str]) -> None:
-        """Pipe one command's archive into another. Raises RunFailed; the machine is lost then."""
+        """Pipe one command's archive into another. Raises RunFailed; the machine is then lost."""
         with tempfile.TemporaryFile() as packed, tempfile.TemporaryFile() as said:
             for argv, streams in ((packs, {"stdout": packed}), (unpacks, {"stdin": packed})):
                 packed.seek(0)
@@ -194,7 +194,7 @@ class Machine(Node):
 
 
 def understood(line: bytes, number: int) -> dict | None:
-    """The answer to question ``number`` in a line that may start with a shell's greeting; else None.
+    """The answer to question ``number`` in a line that may begin with a shell's greeting; else None.
 
     >>> understood(b'Welcome! {"id": 3, "answer": 7}', 3), understood(b'{"id": 2, "answer": 7}', 3)
     ({'id': 3, 'answer': 7}, None)
@@ -261,7 +261,7 @@ def look(config: RunConfig, found: list[Node], run_dir: Path | None = None) -> l
     for each, its in zip(found, told, strict=True):
         if its["device"] != told[0]["device"]:
             first = f"{found[0].name} {told[0]['device']}"
-            raise each.fault(f"would use {its['device']}, and {first}: leave one of them out, or use DEVICE=cpu")
+            raise each.fault(f"would use {its['device']}, but {first}: leave one of them out, or use DEVICE=cpu")
     return told
 
 

@@ -1,5 +1,5 @@
-"""Processes that an external launcher started become one run: they meet in a key-value store before the process group
-exists, agree on one config, learn rank 0's folder, and report why they end. Clocks of different machines are never
+"""Combine processes that an external launcher started into one run: they meet in a key-value store before the process
+group exists, agree on one config, get rank 0's folder, and report why they end. Clocks of different machines are never
 compared."""
 
 import dataclasses
@@ -33,12 +33,12 @@ from bench.process.guard import RANK_IN, Guard
 from bench.process.heartbeat import PHASES, Heartbeat, StatusWriter, Window
 
 TICK_S = 0.1
-LOOK_S = 1.0  # between two looks at the other ranks' reports
-LOG_BYTES = 2**20  # of the end of a log that goes to another machine
+LOOK_S = 1.0  # between two reads of the other ranks' reports
+LOG_BYTES = 2**20  # of the end of a log that is sent to another machine
 QUIET_S = 3.0  # for all ranks to report how they end
-HUNG_S = 15.0  # and of a hang, where each first finds its place: a rank that stays silent so long is called stopped
-ADDRESS = "BENCH_ADDRESS"  # set by who starts ranks over HOSTS: that of this machine
-# What a rank says that lost another one: a consequence, and no cause.
+HUNG_S = 15.0  # in a hang, when each first finds its place: a rank without a report by then counts as stopped
+ADDRESS = "BENCH_ADDRESS"  # this machine's, set when ranks are started over HOSTS
+# Messages of a rank that lost another one: a consequence, not a cause.
 LOST = re.compile(
     "Connection (closed|reset|refused|timed out)|Broken pipe|closed by peer|HorovodInternalError|has been shut down|"
     "DistNetworkError|DistStoreError|NCCL|recvValue failed|failed to connect|Socket Timeout"
@@ -55,19 +55,19 @@ class Meeting:
         self.store.set(f"{what}/{self.seat.rank}", json.dumps(item))
 
     def told(self, what: str, ranks: Sequence[int]) -> dict[int, object]:
-        """What these ranks have written so far, by rank."""
+        """These ranks' entries so far, by rank."""
         there = [rank for rank in ranks if self.store.check([f"{what}/{rank}"])]
         return {rank: json.loads(self.store.get(f"{what}/{rank}")) for rank in there}
 
     def all(self, what: str, ranks: Sequence[int], limit_s: float) -> list:
-        """Wait for what these ranks write. Raises UserError after ``limit_s`` seconds, or another rank's failure."""
+        """Wait for these ranks' entries. Raises UserError after ``limit_s`` seconds, or another rank's failure."""
         deadline = time.monotonic() + limit_s
         while ranks and not self.store.check([f"{what}/{rank}" for rank in ranks]):
             if failures := self.failures():
                 raise (UserError if failures[0]["user_error"] else RunFailed)(failures[0]["message"])
             if time.monotonic() > deadline:
                 missing = [rank for rank in ranks if rank not in self.told(what, ranks)]
-                late = f"did not come within {limit_s:g} s (TIMEOUT): look at their output in {self.seat.launcher}"
+                late = f"did not start within {limit_s:g} s (TIMEOUT): see their output in {self.seat.launcher}"
                 raise UserError(f"{supervise.names(missing)} of {self.seat.world_size} {late}")
             time.sleep(TICK_S)
         return list(self.told(what, ranks).values())
@@ -84,7 +84,7 @@ class Meeting:
 
 def meet(seat: Seat, limit_s: float) -> Meeting:
     """Open the store: at MASTER_ADDR under torchrun and srun, through horovodrun's server, or through MPI. Raises
-    UserError when rank 0 cannot be reached within ``limit_s`` seconds. Ctrl-C works meanwhile."""
+    UserError if rank 0 cannot be reached within ``limit_s`` seconds. Ctrl-C works meanwhile."""
     os.environ.update(waiting.variables(os.environ) | seat.variables())  # OpenMP reads them when torch is imported
     import torch.distributed as dist
 
@@ -92,7 +92,7 @@ def meet(seat: Seat, limit_s: float) -> Meeting:
     ours = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler of Python's would wait for torch
     try:
         if seat.engine == "torchrun":
-            own = seat.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun has it
+            own = seat.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else it is torchrun's
             options = {"is_master": own, "multi_tenant": True}  # the process group uses the same store
             store = dist.TCPStore(seat.address, seat.port, timeout=limit, wait_for_workers=False, **options)
         else:
@@ -124,21 +124,21 @@ def by_horovodrun(seat: Seat, place: list | None, limit_s: float) -> list:
     while True:
         try:
             return read_data_from_kvstore(*server)
-        except RuntimeError:  # not there yet
+        except RuntimeError:  # not written yet
             if time.monotonic() > deadline:
                 raise
         time.sleep(TICK_S)
 
 
 def by_mpi(seat: Seat, place: list | None, limit_s: float) -> list:
-    """Rank 0's address, broadcast over MPI. MPI waits without a limit, so after ours the process exits."""
+    """Rank 0's address, broadcast over MPI. MPI waits without a limit, so the process exits after ours."""
     import horovod.torch as hvd
 
     if not hvd.mpi_built():
         raise UserError("this Horovod has no MPI: use horovodrun --gloo, or run `bench install-horovod --mpi`")
 
     def over() -> None:
-        print(f"bench: not all processes of mpirun came within {limit_s:g} s (TIMEOUT)", file=sys.stderr, flush=True)
+        print(f"bench: not all processes of mpirun started within {limit_s:g} s (TIMEOUT)", file=sys.stderr, flush=True)
         os._exit(ExitCode.REFUSED)
 
     timer = threading.Timer(limit_s + seat.rank, over)  # one rank after the other: the first one prints
@@ -152,8 +152,8 @@ def by_mpi(seat: Seat, place: list | None, limit_s: float) -> list:
 
 
 def agree(meeting: Meeting, asked: RunConfig, given: dict) -> RunConfig:
-    """The resolved config, the same on every rank. given: what this rank's machine has (``machine.device``). Raises
-    UserError, the same on all ranks, where their options, code or machines differ."""
+    """The resolved config, the same on every rank. given: this rank's resources (``machine.device``). Raises the same
+    UserError on all ranks if their options, code or machines differ."""
     mine = {"asked": to_dict(asked), **given, **machine.describe()}
     meeting.tell("asked", mine)
     seats = meeting.all("asked", range(meeting.seat.world_size), asked.timeout)
@@ -172,14 +172,14 @@ def differs(first: dict, other: dict) -> str:
     for name, value in other["asked"].items():
         if value != (meant := first["asked"][name]):
             said = [in_words(FIELDS[name], each) if each is not None else "nothing" for each in (value, meant)]
-            return f"was asked for {said[0]}, and rank 0 for {said[1]}: give every process the same options"
+            return f"has {said[0]}, but rank 0 has {said[1]}: give every process the same options"
     if other["device"] != first["device"]:
-        return f"found DEVICE={other['device']}, and rank 0 {first['device']}: give DEVICE=cpu, or hide the GPUs"
+        return f"found DEVICE={other['device']}, but rank 0 {first['device']}: use DEVICE=cpu, or hide the GPUs"
     return ""
 
 
 def share_folder(meeting: Meeting, config: RunConfig) -> tuple[Path, bool]:
-    """Rank 0's run folder, and whether this process sees it; if not, a temporary folder of the same name."""
+    """Rank 0's run folder, and whether it is visible here; if not, a temporary folder of the same name."""
     if meeting.seat.rank == 0:
         run_dir = make_run_dir(config)
         mark = secrets.token_hex(8)
@@ -196,7 +196,7 @@ def share_folder(meeting: Meeting, config: RunConfig) -> tuple[Path, bool]:
     return own, False
 
 
-# --- how it failed ---------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 def report_of(rank: int, kind: str, user_error: bool, message: str, trace: str, phase: str = PHASES[0], **more) -> dict:
@@ -211,9 +211,9 @@ def is_cause(report: dict) -> bool:
 def cause_of(
     reports: list[dict], world_size: int, limit_s: float, run_dir: Path, place_of: dict[int, str] | None = None
 ) -> BenchError:
-    """Why a joined run failed, from its reports in order. place_of: " on HOST" by rank. A rank that raised by itself is
-    the cause. If all hang, their places tell which one to look at. A rank without a report, lost by the others, was
-    killed."""
+    """Why a joined run failed, from its reports in order. place_of: " on HOST" by rank. A rank that raised an error of
+    its own is the cause. If all hang, their places show which one to check first. A rank without a report that the
+    others lost was killed."""
     place_of = place_of or {}
     if found := next(filter(is_cause, reports), None):
         return supervise.raised(found, place_of.get(found["rank"], ""), run_dir)
@@ -242,9 +242,9 @@ def cause_of(
 
 
 class Rank(Guard):
-    """This process as a rank. shared: whether it sees rank 0's folder. It ends the process, only once."""
+    """This process as a rank. shared: whether rank 0's folder is visible. It ends the process, only once."""
 
-    ends = (signal.SIGTERM, signal.SIGINT)  # nobody above it takes Ctrl-C for it
+    ends = (signal.SIGTERM, signal.SIGINT)  # no parent handles Ctrl-C for it
 
     def __init__(self, run_dir: Path, meeting: Meeting, config: RunConfig, shared: bool, started: float):
         super().__init__(run_dir, meeting.seat.rank)
@@ -262,7 +262,7 @@ class Rank(Guard):
         return self
 
     def look(self) -> None:
-        """Show progress, and end this rank when another has failed or when no rank makes progress."""
+        """Show progress, and end this rank if another has failed or no rank makes progress."""
         if self.rank == 0 and self.seat.launcher == "mpirun":
             self.machine = collect_machine()  # mpirun leaves no time for it at the end
         told, beats, moved, seen, watch = 0.0, None, time.monotonic(), time.monotonic(), self.progress()
@@ -296,7 +296,7 @@ class Rank(Guard):
                     self.leave("terminated", 1)
 
     def hangs(self, message: str) -> None:
-        """Report where this rank is, and end it."""
+        """Report this rank's place, and end it."""
         with self.once:
             where, beat = self.node.places()[0], self.node.heartbeats()[0]
             beat = [*dataclasses.astuple(beat)[:-1], list(beat.window)]
@@ -304,7 +304,7 @@ class Rank(Guard):
             self.leave("terminated", 1)
 
     def progress(self):
-        """Called with heartbeats and epochs during the run; None where nothing is shown."""
+        """Called with heartbeats and epochs during the run; None without output."""
         return None
 
     @property
@@ -317,16 +317,16 @@ class Rank(Guard):
                 self.fail("raised" if trace else "terminated", user_error, message, trace)
 
     def fail(self, kind: str, user_error: bool, message: str, trace: str, **more) -> None:
-        """Tell the others why this rank ends."""
+        """Report to the others why this rank ends."""
         log = {} if self.shared else {"log": tail(self.log, LOG_BYTES)}
         self.failed = report_of(self.rank, kind, user_error, message, trace, self.phase, **log, **more)
         try:
             self.meeting.fail(self.failed)
-        except RuntimeError:  # the meeting is gone: so is who would read it
+        except RuntimeError:  # the store is gone, and so are its readers
             self.failed["unheard"] = True
 
     def leave(self, phase: str, code: int) -> None:
-        self.once.acquire()  # for good: the thread that comes second waits for the end
+        self.once.acquire()  # never released: a second thread waits for the end
         self.ended.set()
         self.status.phase(phase)
         sys.stdout.flush()
@@ -351,11 +351,11 @@ class Rank(Guard):
         if phase == "done":
             self.meeting.tell("done", None)
         elif self.failed and self.failed["kind"] == "hung":
-            self.reports(QUIET_S)  # its end would end the others
+            self.reports(QUIET_S)  # its exit would end the others
         return code
 
     def end_of_rank0(self, phase: str, code: int) -> int:
-        """Wait for the others, whose store may be in this process; or write why the run failed."""
+        """Wait for the others, which may use the store in this process; or write why the run failed."""
         if phase == "done":
             self.meeting.all("done", range(1, self.seat.world_size), self.config.timeout)
             return 0
@@ -366,11 +366,11 @@ class Rank(Guard):
         return error.exit_code
 
     def ended_by_launcher(self) -> BenchError:
-        words = f"{self.seat.launcher} has ended, and with it the run"
+        words = f"{self.seat.launcher} has ended, which ended the run"
         return supervise.failed("launcher", None, words, self.run_dir, "", f"rank{self.rank}.log")
 
     def reports(self, limit_s: float) -> list[dict]:
-        """All ranks' reports, waited for at most ``limit_s`` seconds, or ``HUNG_S`` if this one hangs."""
+        """All ranks' reports, after at most ``limit_s`` seconds, or ``HUNG_S`` if this rank hangs."""
         hung = self.failed and self.failed["kind"] == "hung"
         reports, deadline = [], time.monotonic() + (HUNG_S if hung else limit_s)
         while True:
@@ -406,7 +406,7 @@ def tail(path: Path, size: int) -> str:
 
 
 def of_hosts(run_dir: Path) -> Rank:
-    """This process as a rank that `bench` started over HOSTS, after it has met the others."""
+    """This process as a rank that `bench` started over HOSTS, after meeting the others."""
     started, rank_in = steady.now(), os.environ[RANK_IN]
     name, launcher = next(each for each in LAUNCHERS.items() if each[1].needed["rank"] == rank_in)
     config = from_dict(json.loads((run_dir / "config.json").read_text()))

@@ -1,4 +1,4 @@
-"""One run: a config in, the path of a record out. Engines build the command; hosts.py runs it on several machines."""
+"""One run: a config in, the path of a record out. engines/ build the command; hosts.py runs it on several machines."""
 
 import contextlib
 import functools
@@ -60,8 +60,8 @@ def resources(config: RunConfig) -> tuple:
 
 def launch(config: RunConfig, watch=None) -> Path:
     """Run a resolved config in fresh processes and return the path of its record. watch: called a few times a second
-    with every rank's heartbeat (or None) and the rows of finished epochs. Raises UserError when the run cannot start,
-    RunFailed (with ``run_dir``, where its record is) when it fails."""
+    with every rank's heartbeat (or None) and the rows of finished epochs. Raises UserError if the run cannot start,
+    RunFailed (with ``run_dir``, the folder of its record) if it fails."""
     if config.elastic:
         return launch_elastic(config, watch)
     with Launch(config) as run:
@@ -70,7 +70,7 @@ def launch(config: RunConfig, watch=None) -> Path:
 
 
 def launch_elastic(config: RunConfig, watch=None) -> Path:
-    """``launch`` with MIN_DEVICES: after a failure the run continues with what is left of its machines."""
+    """``launch`` with MIN_DEVICES: after a failure the run continues on its remaining machines."""
     with Launch(config) as run:
         attempt = config
         while attempt:
@@ -93,11 +93,11 @@ class Launch:
         self.started = steady.now()
         require_validator()
         if not config.hosts:
-            choose_device(config)  # a suite may ask for more GPUs than the config it was made from
+            choose_device(config)  # a suite may need more GPUs than its base config
             require_memory(config)
         self.config, self.dir = config, make_run_dir(config)
         self.nodes: list[Node] = []
-        self.rendezvous: list[Path] = []  # a file:// one, once it is known to be ours
+        self.rendezvous: list[Path] = []  # a file:// rendezvous, once it is known to be ours
         self.survival = Survival(config, self.dir, self.started) if config.elastic else None
 
     def start_and_watch(self, config: RunConfig, watch) -> None:
@@ -113,7 +113,7 @@ class Launch:
                 self.rendezvous.append(Path(config.dist_url.removeprefix("file://")))
             supervise.run(self.nodes, lambda node: node.start(*start), self.dir, config.timeout, watch, self.survival)
         if not (self.dir / config.leaves).exists():
-            raise supervise.failed("launcher", None, "every process succeeded, but there is no record", self.dir)
+            raise supervise.failed("launcher", None, "all processes succeeded, but there is no record", self.dir)
 
     def __enter__(self) -> "Launch":
         return self
@@ -141,7 +141,7 @@ class Launch:
             fail(self.dir, self.config, self.started, failure, self.survival and self.survival.told())
         if isinstance(error, RunFailed) or (isinstance(error, UserError) and failure):
             error.run_dir = self.dir
-        if isinstance(error, UserError) and failure:  # it met an image that cannot be read, say
+        if isinstance(error, UserError) and failure:  # e.g. an image that cannot be read
             error.args = (f"{error}; see {self.dir}",)
 
 

@@ -1,5 +1,5 @@
-"""One of several machines: what it reports before a run (versions, devices, address, whom it reaches), and the process
-that REMOTE starts there. That starts the engine, and ends it when the caller is gone or silent. Each line of its stdin
+"""One of several machines: its report before a run (versions, devices, address, reachable machines), and the process
+that REMOTE starts there. It starts the launcher, and ends it when the caller is gone or silent. Each line of its stdin
 is a question in JSON, each line of stdout an answer."""
 
 import base64
@@ -32,13 +32,13 @@ from bench.measure import node, steady, waiting
 from bench.measure.environment import cpu_quota, source_hash
 
 SILENCE_S = 60.0  # without a question, or TIMEOUT if that is longer
-# Files sent home during the run
+# Files sent back during the run
 LIVE = (".rank*.status", ".rank0.epochs", ".rank0.starts", ".rank0.verdict.json", ".rank*.error.json", "*.log")
 LOG_BYTES = 2**16  # of the end of a log, during the run
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # the user's values apply on all machines
 REACH_S = 5.0  # to open a connection to another machine of the run
 NO_PORT = 9  # any: a UDP connect looks up the route and sends nothing
-REMEDY = {  # of what must be the same on all machines; the last where a mode needs it
+REMEDY = {  # for differences between machines; the last one only if a mode needs it
     "Python": "use the same Python there, at the same path",
     "torch": "install the same torch there (`make setup`)",
     "code of bench": "bring the same code there (git pull, rsync)",
@@ -47,7 +47,7 @@ REMEDY = {  # of what must be the same on all machines; the last where a mode ne
 
 
 def describe() -> dict:
-    """What must be the same on all machines, and which cores it has."""
+    """Everything that must be equal on all machines, and the machine's cores."""
     affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return {
         "Python": platform.python_version(), "torch": (horovod_status.torch_version() or [None])[0],
@@ -58,7 +58,7 @@ def describe() -> dict:
 
 
 def differs(other: dict, first: dict, mode: str, where: str) -> str:
-    """How a machine differs from another, and what to do; "" if it does not. where: how the other is called.
+    """How a machine differs from another, and what to do; "" if it does not. where: the other's name in the message.
 
     >>> first = {"Python": "3.11", "torch": "2.14", "code of bench": "1f3a"}
     >>> differs(first | {"torch": None}, first, "ddp", "here")
@@ -153,12 +153,12 @@ def own_address(name: str) -> bool:
 
 
 def answers_to_its_name(address: str) -> str:
-    """The error if this machine's name does not lead to its address, which Horovod needs; else ""."""
+    """The error if this machine's name does not resolve to its address, which Horovod needs; else ""."""
     host = socket.gethostname()
     if address in (found := addresses_of(host)):
         return ""
-    leads = f"leads to {', '.join(sorted(found))}" if found else "is not known there"
-    return f"its own name, {host}, {leads}, and Horovod needs it to be {address}: `{address} {host}` in /etc/hosts"
+    leads = f"resolves to {', '.join(sorted(found))}" if found else "does not resolve there"
+    return f"its own name {host} {leads}, but Horovod needs {address}: add `{address} {host}` to /etc/hosts"
 
 
 # --- the process on a machine of HOSTS --------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class OnMachine:
         return found | {"port": port or free_port(address), "listens": self.listener.getsockname()[1]}
 
     def place(self, placement: dict, others: list[list], config: dict, run_dir: str, mark: str) -> str | None:
-        """Where this machine's ranks write: None for the run's folder if it is visible here, else a temporary one."""
+        """The folder of this machine's ranks: None for the run's folder if it is visible here, else a temporary one."""
         placement, self.config = Placement(**placement | {"ranks": range(*placement["ranks"])}), from_dict(config)
         self.others, self.silence_s = [placement.address, others], max(SILENCE_S, self.config.timeout)
         if why := self.unreachable():
@@ -206,7 +206,7 @@ class OnMachine:
         return reach(*self.others) if self.others else ""
 
     def start(self, since_s: float, variables: dict) -> None:
-        """since_s: seconds since the run began, because clocks are not compared. variables: of the user."""
+        """since_s: seconds since the run began, because clocks are not compared. variables: the user's."""
         argv, environment = self.node.command(self.config, steady.now() - since_s)
         own = {name: variables[name] for name in INTERFACES if name in variables and not self.config.iface}
         if not waiting.variables(variables):  # the user's own policy
@@ -250,7 +250,7 @@ def main() -> None:
     asked, text = OnMachine(), b""
     if len(sys.argv) > 1 and Path(sys.argv[1]).is_dir():
         os.chdir(sys.argv[1])
-    for number in (signal.SIGTERM, signal.SIGHUP):  # REMOTE's sign that the other side is gone
+    for number in (signal.SIGTERM, signal.SIGHUP):  # from REMOTE when the other side is gone
         signal.signal(number, lambda *_: asked.leave())
     with contextlib.suppress(BrokenPipeError):
         while select.select([0], [], [], asked.silence_s)[0] and (piece := os.read(0, 2**16)):

@@ -29,11 +29,11 @@ class Node:
         self.tree, self.oom_kills = Tree(), cgroup.oom_kills()
 
     def command(self, config: RunConfig, started: float) -> tuple[list[str], dict]:
-        """The arguments of ``start``. Raises UserError when the engine cannot start this config here."""
+        """The arguments of ``start``. Raises UserError if the launcher cannot start this config here."""
         return command_of(config, self.run_dir, self.placement, started)
 
     def start(self, argv: list[str], environment: dict) -> None:
-        """Start the engine's command with its output in the placement's log. Ranks end when this process is gone."""
+        """Start the launcher's command with its output in the placement's log. Ranks end when this process is gone."""
         environment = {**environment, LAUNCHER_PID: str(os.getpid())}
         with (self.run_dir / self.placement.log).open("ab") as log:
             self.tree.start(argv, environment, stdout=log, stderr=log)

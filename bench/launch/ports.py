@@ -6,7 +6,7 @@ from bench.errors import UserError
 
 
 def require_free_port(host: str, port: int, url: str) -> None:
-    """Raise UserError when ``host:port`` is taken or not an address of this machine."""
+    """Raise UserError if ``host:port`` is in use or not an address of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

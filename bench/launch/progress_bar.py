@@ -23,7 +23,7 @@ class LiveProgress:
         self.progress = Progress(*columns, console=console, auto_refresh=False, **captured)
         self.task = self.progress.add_task(title, total=None, says="starting")
         self.shown_at, self.shown, self.rows = time.monotonic(), 0, 0
-        self.validated = 0  # batches of a validation that were shown last
+        self.validated = 0  # the last shown batch of a validation
 
     def __enter__(self):
         self.progress.start()

@@ -1,4 +1,4 @@
-"""Watch the nodes of a run within its time limit, end all their processes, and say which rank failed, where and why."""
+"""Watch the nodes of a run within its time limit, end all their processes, and report which rank failed and why."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from bench.process.heartbeat import PHASES, PREPARING, Heartbeat
 from bench.process.tree import GRACE_S
 
 TICK_S = 0.2
-JUDGE_S = 60.0  # beyond TIMEOUT: time for joined ranks to find out themselves that they hang
+JUDGE_S = 60.0  # beyond TIMEOUT: time for joined ranks to detect a hang themselves
 SAY_S = 15.0  # from the end of the first machine of joined ranks to the end of the others
 MOST_S = 5.0  # between two ticks on a busy machine
 LEAST_ROOM = 2**16  # bytes of disk that a report needs
@@ -38,13 +38,13 @@ def run(
 ) -> None:  # fmt: skip
     """Start every node with ``start(node)``, watch the ranks, and return when all have ended well. timeout: seconds
     without progress. watch: called a few times a second with all heartbeats and the rows of the finished epochs.
-    survival: with MIN_DEVICES. Raises UserError when a rank found the request impossible, else RunFailed (with
-    ``.failure``). No process of the run is left."""
+    survival: with MIN_DEVICES. Raises UserError if a rank reported one, else RunFailed (with ``.failure``). No process
+    of the run is left."""
     failure, started = None, []
     try:
         with signals_as_interrupt():
             for node in nodes:
-                with uninterrupted():  # what has started and is not in the list would be ended by nobody
+                with uninterrupted():  # a started process that is not in the list would never be ended
                     start(node)
                     started.append(node)
             failure = wait(nodes, run_dir, timeout, watch, starting, survival)
@@ -68,7 +68,7 @@ def wait(
     """Wait for the nodes' commands. Returns a failure when the run hangs; None when all have ended, or one failed."""
     progress, moved, broken, seen = None, time.monotonic(), math.inf, time.monotonic()
     joins, late = nodes[0].placement.joins, math.inf
-    again = survival is not None and not joins  # the engine starts ranks again
+    again = survival is not None and not joins  # the launcher restarts ranks
     while True:
         codes = [node.wait(TICK_S / len(nodes)) for node in nodes]
         beats = heartbeats(nodes)
@@ -89,7 +89,7 @@ def wait(
             progress, moved = counts, time.monotonic()
         joined = all(beat and beat.phase not in JOINING for beat in beats)
         limit = timeout if joined else max(timeout, starting)
-        if joins:  # ranks that joined find out themselves that they hang, and say so before they end
+        if joins:  # joined ranks detect a hang themselves, and report it before they end
             limit += JUDGE_S
             late = min(late, seen + SAY_S) if any(codes) else late
         if time.monotonic() > min(moved + limit, broken):
@@ -97,7 +97,7 @@ def wait(
         if again and elastic.user_error(run_dir, len(beats)):
             return first_error(run_dir, nodes)
         if not again and any(error_path(run_dir, rank).exists() for rank in range(len(beats))):
-            broken = min(broken, time.monotonic() + GRACE_S)  # the engine should end the other ranks
+            broken = min(broken, time.monotonic() + GRACE_S)  # the launcher should end the other ranks
 
 
 def heartbeats(nodes: list[Node]) -> list[Heartbeat | None]:
@@ -114,7 +114,7 @@ def lost(nodes: list[Node], run_dir: Path) -> RunFailed | None:
 
 
 def hung(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | None = None) -> Exception:
-    """No progress for too long: report where every rank is, and name the rank to look at first, with its stacks."""
+    """No progress for too long: report every rank's place, and the rank to check first, with its stacks."""
     beats = heartbeats(nodes)
     if survival:
         beats = survival.standing(beats)
@@ -147,7 +147,7 @@ def hung(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | 
 
 
 def without_shared_memory(run_dir: Path, num_ranks: int) -> str:
-    """What a rank's log says about shared memory: a DataLoader worker without it dies, and its rank waits forever."""
+    """A rank's log message about shared memory: a DataLoader worker without it dies, and its rank waits forever."""
     for rank in range(num_ranks):
         for line in tail(run_dir / f"rank{rank}.log", 60).splitlines():
             if NO_SHARED_MEMORY.search(line):
@@ -165,9 +165,8 @@ def over_pcie(nodes: list[Node], run_dir: Path) -> bool:
 
 
 def explain(beats: list[Heartbeat], where: list[dict | None], timeout: float, pcie: bool = False) -> tuple[int, str]:
-    """The rank to look at first, and why nothing moves. where: the ranks' places as ``stacks.collect`` gives them. A
-    rank that is in no collective blocks those that are in one. Of two at the same step and phase, the one with a known
-    place."""
+    """The rank to check first, and the reason. where: the ranks' places from ``stacks.collect``. A rank outside a
+    collective blocks those inside one. Of two at the same step and phase, the one with a known place."""
     positions = [(beat.step, PHASES.index(beat.phase)) for beat in beats]
     order = [(position, place is None) for position, place in zip(positions, where, strict=True)]
     in_collective = [rank for rank, place in enumerate(where) if place and place["collective"]]
@@ -182,10 +181,10 @@ def explain(beats: list[Heartbeat], where: list[dict | None], timeout: float, pc
     if 0 < len(outside) < len(beats):
         return first, f"rank {first} hangs and the others wait for it ({stand}); {limit}"
     if len(set(positions)) > 1:
-        return first, f"rank {first} is furthest behind, and the others may wait for it ({stand}); {limit}"
+        return first, f"rank {first} is furthest behind, and the others are probably waiting for it ({stand}); {limit}"
     if pcie and len(beats) > 1 and not outside and positions[0][0] <= 1:
         return first, f"{limit}: all ranks wait for each other at the first step ({stand}): {OVER_PCIE}"
-    return first, f"no progress for {timeout:g} s ({stand}): give a larger TIMEOUT if one step takes so long"
+    return first, f"no progress for {timeout:g} s ({stand}): use a larger TIMEOUT if a step takes longer"
 
 
 def standing(rank: int, beat: Heartbeat, place: dict | None) -> str:
@@ -224,14 +223,16 @@ def diagnose(code: int, nodes: list[Node], run_dir: Path) -> Exception:
     failure = getattr(cause, "failure", None) or {"traceback": "", "message": ""}
     was_ended = not failure["traceback"] and " was ended by " in failure["message"]  # only a signal ended the rank
     if code < 0 and (cause is None or was_ended):
-        words = f"the launcher{where} was killed ({signal_name(-code)}), and its ranks were ended"
+        words = f"the launcher{where} was killed ({signal_name(-code)}), and its ranks were terminated"
         return failed("launcher", None, words, run_dir, log=ended.log)
     if cause:
         return cause
     if full := without_room(run_dir):
         return failed("launcher", None, full, run_dir, log=ended.log)
     lines = tail(run_dir / ended.log, 30).strip().splitlines() or ["it printed nothing"]
-    return failed("launcher", None, f"the launcher{where} ended with code {code}: {lines[-1]}", run_dir, log=ended.log)
+    return failed(
+        "launcher", None, f"the launcher{where} ended with exit code {code}: {lines[-1]}", run_dir, log=ended.log
+    )
 
 
 def signal_name(number: int) -> str:
@@ -248,7 +249,7 @@ def without_room(run_dir: Path) -> str:
 
 
 def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
-    """The first rank that is gone and has written no report."""
+    """The first rank that ended without a report."""
     gone = [(each, node) for node in nodes for each in node.gone()]
     for rank, (beat, (was_killed, node)) in enumerate(zip(heartbeats(nodes), gone, strict=True)):
         if was_killed:
@@ -291,9 +292,9 @@ def verdict(nodes: list[Node], run_dir: Path) -> Exception | None:
 
 
 def name_cut(error: RunFailed, nodes: list[Node]) -> None:
-    """Add to a hang's message which machine does not reach which."""
+    """Add to a hang's message which machines cannot reach each other."""
     if cut := next(filter(None, (node.unreachable() for node in nodes)), ""):
-        words = f"no progress, and {cut}: is the network between them up? "
+        words = f"no progress, and {cut}: check the network between them; "
         error.args, error.failure["message"] = (words + str(error),), words + error.failure["message"]
 
 

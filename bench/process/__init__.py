@@ -1,1 +1,1 @@
-"""What every process of a run has: guard, heartbeat, ending; tree starts, limits and ends commands."""
+"""Parts of every process of a run: guard, heartbeat, ending; tree starts, limits and ends commands."""

@@ -1,4 +1,4 @@
-"""What this process does on Ctrl-C, SIGTERM, SIGHUP, or when its parent is gone."""
+"""This process's reaction to Ctrl-C, SIGTERM, SIGHUP, or its parent's end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @contextlib.contextmanager
 def handled(handler: Callable, *numbers: int) -> Iterator[None]:
-    """Handle these signals for a while. Ignored ones stay ignored, as nohup needs; other threads cannot set any."""
+    """Handle these signals within a block. Ignored ones stay ignored, as nohup needs; other threads cannot set any."""
     previous = {}
     with contextlib.suppress(ValueError):
         for number in numbers:
@@ -37,7 +37,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C, SIGTERM and SIGHUP to the end of the block, so that a second one costs no record."""
+    """Delay Ctrl-C, SIGTERM and SIGHUP to the end of the block, so that a second one loses no record."""
     came = []
     with handled(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield

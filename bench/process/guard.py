@@ -1,6 +1,6 @@
-"""What every rank does so that no run hangs, no process is orphaned and every failure has a name: output goes to
+"""Guards every rank, so that no run hangs, no process is orphaned and every failure is named: output goes to
 RUN_DIR/rank<r>.log; an exception becomes a JSON file; SIGTERM works inside a collective, and the status says
-"terminated"; without its launcher the rank ends; SIGUSR1 writes all stacks; RUN_DIR/.collectives-wanted asks for the
+"terminated"; without its launcher the rank ends; SIGUSR1 writes all stacks; RUN_DIR/.collectives-wanted requests the
 pending NCCL collectives."""
 
 import contextlib
@@ -26,12 +26,12 @@ RANK_IN = "BENCH_RANK_IN"  # set by the launcher: the name of the variable in wh
 
 
 def error_path(run_dir: Path, rank: int) -> Path:
-    """Where a rank that raised reports why."""
+    """The error report of a rank that raised."""
     return Path(run_dir) / f".rank{rank}.error.json"
 
 
 def wanted_path(run_dir: Path) -> Path:
-    """The launcher creates it to ask for the pending NCCL collectives."""
+    """The launcher creates it to request the pending NCCL collectives."""
     return Path(run_dir) / ".collectives-wanted"
 
 
@@ -47,21 +47,21 @@ def unfinished_collectives() -> str:
     dump = getattr(c10d, "_dump_nccl_trace_json", None)
     try:
         return dump(True, True).decode() if dump else ""
-    except Exception:  # another torch's: the run is being ended, and its stacks are there all the same
+    except Exception:  # another version of torch: the stacks are written anyway
         return ""
 
 
 class Guard:
     """A context manager around a rank's life that ends the process itself. in_log: log tracebacks, too."""
 
-    ends = (signal.SIGTERM,)  # the signals that end a rank; Ctrl-C is the launcher's business
+    ends = (signal.SIGTERM,)  # the signals that end a rank; the launcher handles Ctrl-C
 
     def __init__(self, run_dir: Path, rank: int, in_log: bool = True):
         self.run_dir, self.rank, self.in_log = run_dir, rank, in_log
-        self.status = None  # a StatusWriter, as soon as there is one
+        self.status = None  # a StatusWriter, once it exists
 
     def __enter__(self) -> "Guard":
-        error_path(self.run_dir, self.rank).unlink(missing_ok=True)  # of a rank in whose place this one is
+        error_path(self.run_dir, self.rank).unlink(missing_ok=True)  # of a rank that this one replaces
         log = os.open(self.run_dir / f"rank{self.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -116,7 +116,7 @@ class Guard:
         return self.status.current if self.status else PHASES[0]
 
     def leave(self, phase: str, code: int) -> None:
-        """Exit without destructors of libraries, which may wait for other ranks."""
+        """Exit without the libraries' destructors, which may wait for other ranks."""
         if self.status:
             self.status.phase(phase)
         with contextlib.suppress(OSError):

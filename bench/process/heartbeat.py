@@ -1,5 +1,5 @@
 """A rank's heartbeat: a small memory-mapped file with its step and phase. Writing takes less than a microsecond and no
-system call, so it happens inside timed steps. No torch: the launcher reads it, too."""
+system call, so it happens inside timed steps. No torch, because the launcher also reads it."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ VALIDATING = "validating"
 PHASES = ("starting", "joining the group", "preparing the data", "building the model", "waiting for data", "forward",
           "backward", "synchronize", "optimizer step", VALIDATING, "writing a checkpoint", "running",
           "collecting results", "done", "raised", "terminated")  # fmt: skip
-PREPARING = PHASES[:4]  # until here nothing has been trained or measured
+PREPARING = PHASES[:4]  # before any training or measurement
 LAYOUT = struct.Struct("<qqqqdqqddddqq")  # pid, phase, step, total steps, loss, beats; then a Window
 WINDOW_AT = 48
 BATCHES_AT = 88
@@ -50,7 +50,7 @@ class Heartbeat:
     step: int
     total_steps: int
     loss: float
-    beats: int = 0  # phases begun so far: it shows that the rank makes progress
+    beats: int = 0  # phases begun so far, which show progress
     window: Window = NO_WINDOW
 
     @property

@@ -1,5 +1,5 @@
-"""A command with all its processes: started, limited in time, read line by line, and ended as a whole. Each inherits
-the tree's token in BENCH_TREE, so it is found even outside its parent and session; without its environment, as a
+"""A command with all its processes: started, limited in time, read line by line, and ended together. Each inherits the
+tree's token in BENCH_TREE, so it is found even outside its parent and session; without its environment, as a
 descendant or by its session. bench/install runs this on a bare Python: without psutil only the process group is
 ended."""
 
@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 from bench.process.ending import signals_as_interrupt, uninterrupted
 
-MARK = "BENCH_TREE"  # in the environment of every process of a tree: the tokens of this tree and of those around it
+MARK = "BENCH_TREE"  # in the environment of every process of a tree: the tokens of this tree and of outer ones
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
-ROUNDS = 10  # of ending: a process may start another one while it is being ended
-TICK_S = 0.02  # between two looks at a process that is waited for
-WATCHER = (  # without the caller's folder, which may hold a secrets.py
+ROUNDS = 10  # of termination: a process may start another one meanwhile
+TICK_S = 0.02  # between two polls of a process
+WATCHER = (  # without the caller's folder, which may contain a secrets.py
     "import sys; sys.path[:] = [sys.argv[1], *filter(None, sys.path)]; "
     "from bench.process.tree import watch; watch(sys.argv[2])"
 )
@@ -40,8 +40,8 @@ class Output(NamedTuple):
 
 
 def run(argv: list[str], limit_s: float | None = None, on_line=None, alone_s: float = 0.0, **how) -> int | None:
-    """Run a command. Returns its exit code, -N where signal N ended it, or None after ``limit_s`` seconds. on_line:
-    gets each line of its output. alone_s: see Tree. how: see Tree.start. No process of it is left; SIGTERM and SIGHUP
+    """Run a command. Returns its exit code, -N if signal N ended it, or None after ``limit_s`` seconds. on_line: gets
+    each line of its output. alone_s: see Tree. how: see Tree.start. None of its processes is left; SIGTERM and SIGHUP
     raise KeyboardInterrupt."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if on_line else {}
     with signals_as_interrupt(), Tree(alone_s) as tree:
@@ -83,7 +83,7 @@ class Tree:
         options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
         environment = {**(os.environ if env is None else env), **self.mark}
         self.leads_group = options["start_new_session"]
-        with uninterrupted():  # an interrupt in between would leave a process that nobody ends
+        with uninterrupted():  # an interrupt in between would leave a process running
             if tied:
                 watcher = [sys.executable, "-c", WATCHER, str(Path(__file__).parents[2]), self.token]
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -119,7 +119,7 @@ class Tree:
             elif ending and not ending.is_alive():
                 break
             if ending is None and ((code := self.wait(0)) is not None or time.monotonic() >= until):
-                ending = threading.Thread(target=self.end, daemon=True)  # a full pipe must not hold up its last words
+                ending = threading.Thread(target=self.end, daemon=True)  # a full pipe must not block its last output
                 ending.start()
         if text:
             on_line(text)
@@ -134,12 +134,12 @@ class Tree:
                 os.kill(self.process.pid, number)
 
     def members(self) -> list:
-        """Every process of the tree but this one, as psutil.Process."""
+        """Every process of the tree except this one, as psutil.Process."""
         import psutil
 
         pid = self.process and self.process.pid
         running = bool(pid) and self.wait(0) is None
-        session = pid if pid and (running or not psutil.pid_exists(pid)) else None  # it may be another's number by now
+        session = pid if pid and (running or not psutil.pid_exists(pid)) else None  # the number may be reused
         found = [each for each in with_descendants(pid) if is_running(each)] if running else []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -149,7 +149,7 @@ class Tree:
         return found
 
     def end(self) -> None:
-        """End every process of the tree. Signals wait until this is done."""
+        """End every process of the tree. Signals are delayed until then."""
         with uninterrupted(), self.lock:
             bare = importlib.util.find_spec("psutil") is None  # before pip installs it
             alone_s = self.alone_s or (self.grace_s if bare else 0.0)
@@ -176,7 +176,7 @@ class Tree:
     def __exit__(self, *_) -> None:
         self.end()
         for pipe in filter(None, (getattr(self.process, name, None) for name in ("stdin", "stdout", "stderr"))):
-            with contextlib.suppress(OSError):  # what is not written yet has no reader
+            with contextlib.suppress(OSError):  # unwritten output has no reader
                 pipe.close()
 
 

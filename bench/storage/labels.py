@@ -27,16 +27,18 @@ def classes_of(path: Path, images: Sequence[str], classes: Sequence[str] = ()) -
     found = files_at(path)
     text = next((data for name, data in found.items() if name not in META), None)
     if text is None:
-        raise UserError(f"{path} holds no {GROUND_TRUTH}: name the labels file")
+        raise UserError(f"{path} does not contain {GROUND_TRUTH}: name the labels file")
     lines = decoded_lines(path, text)
     if not lines or not all(line.isdecimal() for line in lines):
         return by_name(path, lines, images, sorted(classes))
     meaning = meanings(path, found)
     if len(lines) != len(images):
-        raise UserError(f"{path} has {len(lines)} labels for {len(images)} images")
+        raise UserError(f"{path} has {len(lines)} labels for {len(images)} images: use the labels file of these images")
     for number in lines:
         if int(number) not in meaning:
-            raise UserError(f"{path}: {number} is not a class in {' or '.join(META)}")
+            raise UserError(
+                f"{path}: {number} is not a class in {' or '.join(META)}: use the files of one development kit"
+            )
     return [meaning[int(number)] for number in lines]
 
 
@@ -63,7 +65,7 @@ def decoded_lines(path: Path, text: bytes) -> list[str]:
     try:
         return [line.strip() for line in text.decode("utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError:
-        raise UserError(f"{path} is not a labels file: it is not text") from None
+        raise UserError(f"{path} is not a text file: name the labels file") from None
 
 
 def by_name(path: Path, lines: list[str], images: Sequence[str], classes: Sequence[str]) -> list[str]:
@@ -77,7 +79,7 @@ def by_name(path: Path, lines: list[str], images: Sequence[str], classes: Sequen
         if image is None or not label:
             raise UserError(f"{path}, line {number}: {line[:60]!r} is not an existing image and its class")
         if found.setdefault(image, label) != label:
-            raise UserError(f"{path}, line {number}: {image} has the label {found[image]} already")
+            raise UserError(f"{path}, line {number}: {image} already has the label {found[image]}: remove one")
     if missing := [image for image in images if image not in found]:
         raise UserError(f"{path} has no label for {len(missing)} of {len(images)} images, including {missing[0]}")
     return [class_of(path, found[image], classes) for image in images]
@@ -94,7 +96,7 @@ def class_of(path: Path, label: str, classes: Sequence[str]) -> str:
     if label in classes or not label.isdecimal():
         return label
     if not classes:
-        raise UserError(f"{path} numbers the classes, but their names are unknown: unpack the training images, too")
+        raise UserError(f"{path} numbers the classes, but their names are unknown: unpack the training images as well")
     if int(label) >= len(classes):
         raise UserError(f"{path}: {label} is not a class: numbers count the {len(classes)} sorted class names from 0")
     return classes[int(label)]

@@ -15,7 +15,7 @@ from bench.errors import UserError
 from bench.storage.urls import without_credentials, without_user
 
 THREADS = 16  # files at once
-# botocore tries a request that did not get through again, s3fs a stream that broke off from where it stopped.
+# botocore retries a failed request, s3fs continues a broken stream.
 S3_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "max_pool_connections": THREADS,
              "retries": {"total_max_attempts": 4, "mode": "standard"}}  # fmt: skip
 STREAM_TRIES = 5
@@ -30,8 +30,8 @@ SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 class RemoteFile:
     path: str  # in the storage
     size: int  # bytes
-    version: str  # empty where the storage tells none
-    md5: str | None  # what S3 gives as the ETag of a file that was written at once
+    version: str  # empty if the storage has none
+    md5: str | None  # S3's ETag of a file written in one request
 
 
 class Remote:
@@ -40,7 +40,7 @@ class Remote:
     def __init__(self, url: str, limit_s: float):
         self.url, self.limit_s = without_credentials(url), limit_s
         self.deadline = time.monotonic() + limit_s
-        self.stop = threading.Event()  # one thread has failed: the others need not go on
+        self.stop = threading.Event()  # one thread has failed, and the others can stop
         protocol = url.partition("://")[0].lower()
         if protocol in ("s3", "s3a", "obs", "gs", "gcs") and re.search(r"://[^@]*:\S*@", url):
             variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the storage's own variables)"
@@ -48,12 +48,12 @@ class Remote:
         if protocol == "obs":
             if not os.environ.get("AWS_ENDPOINT_URL"):
                 endpoint = "AWS_ENDPOINT_URL, for Huawei's cloud https://obs.REGION.myhuaweicloud.com"
-                raise UserError(f"{self.url} is read over S3: set {endpoint}")
+                raise UserError(f"{self.url} needs an S3 endpoint: set {endpoint}")
             protocol, url = "s3", "s3" + url[len("obs") :]
         self.is_s3, self.is_local = protocol in ("s3", "s3a"), protocol in ("file", "local")
         self.check = f"{'AWS_ENDPOINT_URL, the credentials' if self.is_s3 else 'the address'} and the network"
         try:
-            import fsspec  # not for runs whose data lie on this machine
+            import fsspec  # not for runs with local data
 
             self.fs, self.root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **OPTIONS.get(protocol, {}))
         except ImportError as error:
@@ -68,7 +68,7 @@ class Remote:
 
     def over(self) -> UserError:
         remedy = f"run again (finished files are kept), allow more time, or check {self.check}"
-        return UserError(f"{self.url}: not done within the limit of {self.limit_s:g} s: {remedy}")
+        return UserError(f"{self.url}: not finished within the limit of {self.limit_s:g} s: {remedy}")
 
     def call(self, what: str, method, *arguments, **options):
         """A request's answer. Raises UserError, also at the time limit; OSError if this machine's disk is full."""
@@ -81,7 +81,7 @@ class Remote:
         except Exception as error:
             if method == self.fs.get_file and getattr(error, "errno", None) in NO_SPACE:
                 raise  # it is this machine's disk
-            if time.monotonic() >= self.deadline:  # cut off by us, perhaps while all went well
+            if time.monotonic() >= self.deadline:  # interrupted by our limit, possibly without an error
                 raise self.over() from None
             raise UserError(f"{self.url}: {what}: {one_line(error)}; {self.advice(error)}") from None
 
@@ -98,7 +98,7 @@ class Remote:
         """Relative path -> file. Raises UserError for a path that cannot be in a folder."""
         self.fs.invalidate_cache()
         walks = not self.fs.async_impl or "http" in self.fs.protocol
-        strict = {"on_error": "raise"} if walks else {}  # a walk leaves out unsaid what it cannot list
+        strict = {"on_error": "raise"} if walks else {}  # by default a walk silently skips what it cannot list
         found = self.call("listing", self.fs.find, self.root, detail=True, **strict)
         root = self.root.rstrip("/")
         files = {}
@@ -106,7 +106,7 @@ class Remote:
             if path.endswith("/"):  # the empty object that represents a folder
                 continue
             name = path.rpartition("/")[2] if path == root else path[len(root) + 1 :]
-            if info.get("size") is None:  # a page of links tells no sizes
+            if info.get("size") is None:  # a page of links has no sizes
                 info = self.call(f"looking at {path}", self.fs.info, path)
             size, version = info.get("size"), version_of(info)
             if type(size) is not int or size < 0:
@@ -118,7 +118,7 @@ class Remote:
             if name in folders or {"", ".", ".."} & set(name.split("/")) or "\0" in name:
                 raise UserError(f"{self.url}: {name!r} cannot be a file in a folder: rename it in the storage")
         if not files:
-            raise UserError(f"{self.url}: nothing is stored there; check the name of the bucket and the folder")
+            raise UserError(f"{self.url} is empty or does not exist: check the name of the bucket and the folder")
         return files
 
     def fetch(self, file: RemoteFile, to: Path) -> None:
@@ -162,7 +162,7 @@ class Remote:
     def write(self, source: Path, name: str) -> None:
         """Store a file completely or not at all."""
         what, target = f"writing {name}", f"{self.root}/{name}"
-        if not self.is_local:  # an object appears when all of it has arrived
+        if not self.is_local:  # an object appears only when complete
             self.call(what, self.fs.put_file, str(source), target)
             return
         self.call(what, self.fs.put_file, str(source), f"{target}.part")

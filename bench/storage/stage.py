@@ -23,8 +23,8 @@ SAY_EVERY_S = 10
 
 def stage(url: str, cache: Path, limit_s: float, say=lambda sentence: None) -> Path:
     """A local folder with a complete copy of everything below ``url``, updated to the storage's state. limit_s: for the
-    whole call, with waiting. say: gets progress messages. Raises UserError when the storage fails, the time is over, or
-    the cache is full; the next call continues."""
+    whole call, with waiting. say: gets progress messages. Raises UserError if the storage fails, the time is up, or the
+    cache is full; the next call continues."""
     remote = Remote(url, limit_s)
     copy = Copy(Path(cache) / folder_name(url))
     try:
@@ -39,13 +39,13 @@ def stage(url: str, cache: Path, limit_s: float, say=lambda sentence: None) -> P
 
 
 def copy_back(folder: Path, url: str, limit_s: float) -> str:
-    """Copy a run's folder to ``url``/<its name>/; returns that URL. record.json goes last: if it is there, all is.
-    Raises UserError."""
+    """Copy a run's folder to ``url``/<its name>/; returns that URL. record.json is copied last, so its existence shows
+    a complete copy. Raises UserError."""
     folder = Path(folder).resolve()
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".tmp"]
     found = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     if not found:
-        raise UserError(f"{folder} holds no files to copy to {without_credentials(url)}")
+        raise UserError(f"{folder} contains no files to copy to {without_credentials(url)}")
     remote = Remote(f"{url.rstrip('/')}/{folder.name}", limit_s)
     for path in sorted(found, key=lambda path: path == folder / "record.json"):
         remote.write(path, path.relative_to(folder).as_posix())
@@ -53,7 +53,7 @@ def copy_back(folder: Path, url: str, limit_s: float) -> str:
 
 
 class Copy:
-    """The cache's folder of one URL; the head of this file says what is in it."""
+    """The cache's folder of one URL; its content is described at the top of this file."""
 
     def __init__(self, folder: Path):
         self.folder, self.data, self.parts = folder, folder / "data", folder / "parts"
@@ -77,7 +77,7 @@ class Copy:
         for name in names:
             (self.data / name).unlink()
         for folder, _, _ in os.walk(self.data, topdown=False):
-            with contextlib.suppress(OSError):  # it holds something
+            with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(folder)
 
 
@@ -85,14 +85,14 @@ def mirror(remote: Remote, copy: Copy, say) -> None:
     wanted, known, present = remote.files(), copy.known(), copy.present()
     good = {name: known[name] for name, file in wanted.items() if is_good(known.get(name), file, present.get(name))}
     if wanted.keys() == good.keys() == known.keys() == present.keys() and copy.manifest.exists():
-        say(f"{remote.url} is in {copy.data} already: {len(good)} files")
+        say(f"{remote.url} is already in {copy.data}: {len(good)} files")
         return
 
     write_text(copy.journal, "".join(journal_line(*item) for item in good.items()))
     copy.manifest.unlink(missing_ok=True)
     copy.remove(present.keys() - wanted.keys())
     copy.data.mkdir(exist_ok=True)
-    shutil.rmtree(copy.parts, ignore_errors=True)  # what an interrupted run has left
+    shutil.rmtree(copy.parts, ignore_errors=True)  # leftovers of an interrupted run
     copy.parts.mkdir()
     for name, entry in download_all(remote, copy, {n: f for n, f in wanted.items() if n not in good}, say):
         good[name] = entry
@@ -105,7 +105,7 @@ def download_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], say):
     """Fetch files in parallel; yields (path, entry) and writes the journal. Raises UserError without disk space."""
     total, needed, free = len(todo), sum(file.size for file in todo.values()), shutil.disk_usage(copy.folder).free
     if needed > free:
-        raise no_space(copy, f"{needed / 2**30:.2f} GiB are needed, {free / 2**30:.2f} are free")
+        raise no_space(copy, f"{needed / 2**30:.2f} GiB are needed, but {free / 2**30:.2f} are free")
     say(f"staging {remote.url} into {copy.data}: {total} files, {needed / 2**30:.2f} GiB to fetch")
     done, done_bytes, said, began = 0, 0, time.monotonic(), time.monotonic()
     pool = concurrent.futures.ThreadPoolExecutor(THREADS, "stage")
@@ -138,7 +138,7 @@ def download(remote: Remote, copy: Copy, number: int, name: str, file: RemoteFil
 
 
 def is_good(known: dict | None, file: RemoteFile, present: os.stat_result | None) -> bool:
-    """Whether the local file is complete, unchanged, and still the storage's version (never, if that has none)."""
+    """Whether the local file is complete, unchanged, and the storage's current version (False if that has none)."""
     if present is None or not isinstance(known, dict) or not file.version:
         return False
     here = {"size": present.st_size, "version": file.version, "mtime_ns": present.st_mtime_ns}

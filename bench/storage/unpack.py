@@ -1,6 +1,6 @@
 """Unpack ImageNet's archives into class folders ``train/<class>/`` and ``val/<class>/``. A split is unpacked into
-``.<split>.part`` and renamed when complete. It continues after an interruption, overwrites nothing, and no name leads
-out of the folder."""
+``.<split>.part`` and renamed when complete. It continues after an interruption, overwrites nothing, and never writes
+outside the folder."""
 
 import collections
 import contextlib
@@ -20,12 +20,12 @@ from bench.storage import labels
 
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.(jpe?g|png)", re.IGNORECASE)
 CLASS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-SOURCE = ".unpacked.json"  # in a split's folder: which archive it is from
+SOURCE = ".unpacked.json"  # in a split's folder: its archive
 IMAGENET = {"train": (1000, 1_281_167), "val": (1000, 50_000)}  # classes and images of ILSVRC 2012
 SAY_EVERY_S = 10
 BLOCK = 512  # of a tar
 
-Image = tuple[str, str, int, Callable[[], BinaryIO]]  # class, name, bytes, what opens it
+Image = tuple[str, str, int, Callable[[], BinaryIO]]  # class, name, bytes, opener
 
 
 def unpack(
@@ -51,7 +51,7 @@ def unpack_split(split: str, archive: Path, images: Iterator[Image], to: Path, s
     if whole.exists():
         if source_of(whole) != source:
             raise UserError(f"{whole} already exists and does not come from {archive.name}: choose another folder")
-        return say(f"{split}: unpacked already")
+        return say(f"{split}: already unpacked")
     if part.exists() and any(part.iterdir()) and source_of(part) != source:
         raise UserError(f"{part} belongs to another archive: remove it, or choose another folder")
     if not part.exists() and shutil.disk_usage(to).free < source["bytes"]:
@@ -87,7 +87,7 @@ def source_of(folder: Path) -> dict | None:
 
 
 def write(path: Path, size: int, open_image: Callable[[], BinaryIO]) -> None:
-    """Write one image completely; one with its size was written before."""
+    """Write one image completely; a file of its size was written before."""
     with contextlib.suppress(FileNotFoundError):
         if path.lstat().st_size == size:
             return
@@ -100,12 +100,14 @@ def write(path: Path, size: int, open_image: Callable[[], BinaryIO]) -> None:
 def training_images(outer: tarfile.TarFile, archive: Path) -> Iterator[Image]:
     """The images of a tar of tars."""
     seen = set()
-    for member in list(members(outer, archive)):  # to its end before hours of unpacking
+    for member in list(members(outer, archive)):  # read to the end before hours of unpacking
         class_name = member.name.removeprefix("./").removesuffix(".tar")
         if not CLASS.fullmatch(class_name) or not member.name.endswith(".tar"):
-            raise UserError(f"{archive} holds {member.name!r}: the training archive holds one <class>.tar per class")
+            raise UserError(
+                f"{archive} contains {member.name!r}: the training archive contains one <class>.tar per class"
+            )
         if class_name in seen:
-            raise UserError(f"{archive} holds the class {class_name} twice")
+            raise UserError(f"{archive} contains the class {class_name} twice: download it again")
         seen.add(class_name)
         with opened(archive, outer.extractfile(member)) as inner:
             for image in flat_images(inner, archive, f"{class_name}.tar of {archive}"):
@@ -133,9 +135,9 @@ def flat_images(tar: tarfile.TarFile, archive: Path, what: str) -> Iterator[tupl
     for member in members(tar, archive):
         name = member.name.removeprefix("./")
         if not IMAGE.fullmatch(name):
-            raise UserError(f"{what} holds {member.name!r}, which is not the name of an image at its top")
+            raise UserError(f"{what} contains {member.name!r}, which is not an image at the top level")
         if name in seen:
-            raise UserError(f"{what} holds {name} twice")
+            raise UserError(f"{what} contains {name} twice: download it again")
         seen.add(name)
         yield name, member.size, lambda member=member: tar.extractfile(member)
 
@@ -146,11 +148,11 @@ def members(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
         if member.isdir() and member.name in (".", "./"):
             continue
         if not member.isfile() or member.issparse():
-            raise UserError(f"{archive} holds {member.name!r}, which is not a regular file")
+            raise UserError(f"{archive} contains {member.name!r}, which is not a regular file")
         yield member
     tar.fileobj.seek(tar.offset)
-    if tar.fileobj.read(BLOCK) != bytes(BLOCK):  # tarfile takes a tar that stops between two files for a whole one
-        raise UserError(f"{archive} is truncated or damaged")
+    if tar.fileobj.read(BLOCK) != bytes(BLOCK):  # tarfile accepts a tar that is cut between two files
+        raise UserError(f"{archive} is truncated or damaged: download it again")
 
 
 @contextlib.contextmanager
@@ -159,7 +161,7 @@ def opened(archive: Path, fileobj: BinaryIO | None = None) -> Iterator[tarfile.T
         try:
             file = fileobj or stack.enter_context(files.opened_plain(archive))
         except OSError as error:
-            why = "is not there" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+            why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
             raise UserError(f"{archive} {why}") from None
         try:
             yield stack.enter_context(tarfile.open(None, "r:", file))

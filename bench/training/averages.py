@@ -1,12 +1,12 @@
-"""EMA and SWA: averages of the weights beside the model that is trained, by torch's ``AveragedModel``.
+"""EMA and SWA: averages of the trained model's weights, by torch's ``AveragedModel``.
 
 - EMA=0.999: after every step that is taken, average = 0.999 x average + 0.001 x weights, batch norm's buffers included;
-  the first step's are copied.
-- SWA=n: the plain mean of the weights after epoch n and each one after it (Izmailov et al. 2018,
-  https://arxiv.org/abs/1803.05407). No batch norm has seen these weights, so its statistics are estimated again, by
+  the first step copies them.
+- SWA=n: the plain mean of the weights after epoch n and each later one (Izmailov et al. 2018,
+  https://arxiv.org/abs/1803.05407). Batch norm's statistics do not match these weights, so they are re-estimated by
   ``update_bn`` on the training images of one epoch.
 
-Every rank keeps its own, and nothing is exchanged: replicas with equal weights have equal averages.
+Every rank keeps its own averages, without communication: replicas with equal weights have equal averages.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from bench.workload.loader import plain_errors
 
 class Averages:
     """The averages of one run, ``models``: name -> AveragedModel. model: the wrapped one, whose replicas are equal.
-    Raises UserError where no rank holds all weights, and when SWA would change frozen statistics."""
+    Raises UserError if no rank holds all weights, or if SWA would change frozen statistics."""
 
     def __init__(self, config: RunConfig, mode: Mode, model: nn.Module):
         if not mode.replicated:
@@ -44,8 +44,8 @@ class Averages:
         self.judged = {name: mode.on_all_devices(averaged.module) for name, averaged in self.models.items()}
 
     def step_taken(self) -> None:
-        """After an optimizer's step. ``AveragedModel.update_parameters`` would wait for the device at every step, to
-        send it a counter that an exponential average does not need; the arithmetic is torch's."""
+        """After an optimizer's step. The arithmetic is torch's, but ``AveragedModel.update_parameters`` would wait for
+        the device at every step, to copy a counter that an exponential average does not need."""
         if "ema" not in self.models:
             return
         ema = self.models["ema"]
@@ -64,11 +64,11 @@ class Averages:
         if "swa" in self.models and epoch >= self.config.swa:
             self.models["swa"].update_parameters(self.plain)
             gpus = [device for device in self.mode.topology.devices if device.type == "cuda"]
-            with torch.random.fork_rng(devices=gpus), trainer.autocast:  # dropout must not move the training's
+            with torch.random.fork_rng(devices=gpus), trainer.autocast:  # dropout must not change the training's state
                 estimate_statistics(self.mode, self.models["swa"].module, forward_passes(trainer, examples))
 
     def ready(self) -> dict[str, nn.Module]:
-        """Name -> what a validation calls, of those that are not empty."""
+        """Name -> model for a validation, without empty averages."""
         return {name: self.judged[name] for name, averaged in self.models.items() if averaged.n_averaged}
 
     def state(self) -> dict[str, dict]:
@@ -78,10 +78,10 @@ class Averages:
         return {name: dict(averaged.module.named_buffers()) for name, averaged in self.models.items()}
 
     def load(self, state: dict, buffers: dict | None) -> Iterator[str]:
-        """From a checkpoint. buffers: this rank's own, if any. Yields a note for each average that starts again."""
+        """From a checkpoint. buffers: this rank's own, if any. Yields a note for each average that restarts."""
         for name, averaged in self.models.items():
             if name not in state:
-                yield f"{name.upper()} begins here: the checkpoint has none"
+                yield f"{name.upper()} starts here: the checkpoint does not contain it"
                 continue
             averaged.load_state_dict(state[name])
             for key, buffer in averaged.module.named_buffers():
@@ -90,7 +90,7 @@ class Averages:
 
 
 def stored(mode: Mode, model: nn.Module, state: dict) -> dict[str, nn.Module]:
-    """The averages in a checkpoint: name -> what a validation calls. model: the wrapped one."""
+    """The averages in a checkpoint: name -> model for a validation. model: the wrapped one."""
     found = {}
     for name in AVERAGES:
         if name in state and state[name]["n_averaged"]:
@@ -108,8 +108,8 @@ def check_norms(model: nn.Module) -> None:
 
 
 def pairs(averaged: nn.Module, trained: nn.Module) -> tuple[list, list]:
-    """The tensors of two equal models as ([averaged, …], [trained, …]) of one type: the numbers to be averaged, and the
-    whole numbers, which count batches."""
+    """The tensors of two equal models as ([averaged, …], [trained, …]), once for the floats to average and once for the
+    integers, which count batches."""
     groups = {}
     theirs = itertools.chain(trained.parameters(), trained.buffers())
     for a, b in zip(itertools.chain(averaged.parameters(), averaged.buffers()), theirs, strict=True):
@@ -121,8 +121,8 @@ def pairs(averaged: nn.Module, trained: nn.Module) -> tuple[list, list]:
 
 
 def forward_passes(trainer, batches: Iterable) -> Iterator[tuple]:
-    """A forward pass on each of this process's training batches, as (function of the model,). Each is a device's part,
-    so that one process on several devices sees the same parts as one process for each."""
+    """A forward pass on each of this process's training batches, as (function of the model,). Each takes one device's
+    part, so that one process on several devices uses the same parts as one process per device."""
     workload, size = trainer.workload, trainer.config.per_device_batch
     for inputs, targets, _ in plain_errors(iter(batches)):
         trainer.status.phase("validating")
@@ -143,7 +143,7 @@ class Passes(nn.Module):
 @torch.no_grad()
 def estimate_statistics(mode: Mode, model: nn.Module, passes: Iterable) -> bool:
     """Re-estimate batch norm's running statistics by ``update_bn``: the plain mean over batches. Each rank takes its
-    share of the batches, all equally many. passes: see ``forward_passes``. Returns whether there is a batch norm."""
+    share of the batches, of equal size. passes: see ``forward_passes``. Returns whether there is a batch norm."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     update_bn(passes, Passes(model))
     for norm in norms:

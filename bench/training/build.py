@@ -1,7 +1,7 @@
-"""What a training is made of: the group of processes, the data, the model, the trainer and its epochs.
+"""Build the parts of a training: the process group, the data, the model, the trainer and its epochs.
 
-The order matters. What changes the model's modules, its weights or what is trained comes before the mode's wrapper,
-which looks at them once; the optimizer is made of the wrapped model's parameters.
+The order matters. Changes of the model's modules, weights or frozen parameters come before the mode's wrapper, which
+reads them once; the optimizer gets the wrapped model's parameters.
 """
 
 import functools
@@ -54,7 +54,7 @@ def join(config: RunConfig, kept=None) -> Script:
 def load(config: RunConfig, script: Script, status: StatusWriter) -> Data:
     def say(sentence: str) -> None:
         print(sentence, flush=True)
-        status.phase("preparing the data")  # so that the launcher sees progress
+        status.phase("preparing the data")  # shows progress to the launcher
 
     train_set, val_set = script.workload.load(script.mode, say)
     script.prepare_data(train_set)
@@ -73,7 +73,7 @@ def build_trainer(config: RunConfig, script: Script, data: Data, status: StatusW
     several_devices = config.device == "cuda" and config.num_processes < config.num_devices
     if several_devices and (held := getattr(data.train_set, "bytes_on_device", 0)):
         gib = held / 2**30
-        notes.append(f"DATA={config.data} lies on the first device alone, and takes {gib:.2f} GiB of its memory")
+        notes.append(f"DATA={config.data} is only on the first device, and takes {gib:.2f} GiB of its memory")
     trainer = Trainer(config, mode, model, optimizer, lr_of, status, run_dir, script)
     trainer.notes += notes
     return trainer, checkpoint
@@ -95,7 +95,7 @@ def resumed_from(config: RunConfig, mode: Mode, run_dir: Path) -> Checkpoint | N
 def build_model(
     config: RunConfig, script: Script, data: Data, say: Callable[[str], None], checkpoint: Checkpoint | None = None
 ) -> nn.Module:
-    """The wrapped model, with the weights of a checkpoint where there is one. say: takes notes for the record."""
+    """The wrapped model, with the weights of a checkpoint if there is one. say: takes notes for the record."""
     mode, topology = script.mode, script.topology
     model = script.build_model(script.workload.num_outputs, say)
     require_room(config, mode, model)
@@ -119,8 +119,8 @@ def build_model(
 
 
 def require_room(config: RunConfig, mode: Mode, model: nn.Module) -> None:
-    """Raise UserError where weights and gradients alone are more than a GPU's memory, or on a CPU the gradients of all
-    processes more than this machine has free. model: on the CPU, before it is moved."""
+    """Raise UserError if weights and gradients exceed a GPU's memory, or on a CPU if the gradients of all processes
+    exceed this machine's free memory. model: on the CPU, before it is moved."""
     held = sum(p.nbytes for p in model.parameters())
     gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     shards = 1 if mode.replicated else mode.topology.num_devices
@@ -130,20 +130,21 @@ def require_room(config: RunConfig, mode: Mode, model: nn.Module) -> None:
         have = torch.cuda.get_device_properties(mode.topology.device).total_memory
         needed = (held + gradients) // shards
         if needed > have:
-            raise UserError(f"{words} {needed / 2**30:.1f} GiB of a device that has {have / 2**30:.1f}")
+            has = f"but a device has {have / 2**30:.1f} GiB: use a smaller model"
+            raise UserError(f"{words} {needed / 2**30:.1f} GiB, {has}")
         return
     import psutil
 
     processes = max(1, mode.topology.world_size // max(1, len(config.machines)))
     needed, free = processes * gradients // shards, psutil.virtual_memory().available
     if needed > (free := min(free, cgroup.memory_limit() or free)):
-        raise UserError(f"{words} {2 * held / 2**30:.1f} GiB in each of {processes} processes, and this machine has "
+        raise UserError(f"{words} {2 * held / 2**30:.1f} GiB in each of {processes} processes, but this machine has "
                         f"{free / 2**30:.1f} GiB free for gradients: use a smaller model or fewer GPUS")  # fmt: skip
 
 
 def prepare_epochs(trainer: Trainer, checkpoint: Checkpoint | None, data: Data) -> Epochs:
     config, topology = trainer.config, trainer.mode.topology
-    steps = len(data.train_set) // config.global_batch  # of an epoch, whole ones
+    steps = len(data.train_set) // config.global_batch  # complete ones of an epoch
     examples = training_batches(config, topology, data.train_set, steps, keep=False) if config.swa else ()
     epochs = Epochs(trainer, data.epoch_images, data.val_batches, examples)
     if checkpoint:

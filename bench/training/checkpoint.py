@@ -1,8 +1,8 @@
-"""Checkpoints: a run's state on disk, from which it can be resumed. A file is the old or the new one, whole, whenever
-the power fails; rank 0 alone writes it. ``PARTS`` is its format.
+"""Checkpoints: a run's state on disk, from which it can be resumed. Writing is atomic, also at a power failure; only
+rank 0 writes. ``PARTS`` is the format.
 
-It is a zip archive with a checksum of every part. torch does not check them: a flipped bit in a weight would go
-unseen, so ``read`` checks.
+It is a zip archive with a checksum of every part. torch does not check them, and would not detect a flipped bit in a
+weight, so ``read`` checks.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from bench.workload.weights import listed, reason
 
 FORMAT = "data-parallel-bench checkpoint"
 VERSION = 1
-BEST = "best.pt"  # that of its best epoch
+BEST = "best.pt"  # of the best epoch
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Checkpoint:
 
 
 def save(path: Path, state: dict) -> None:
-    """Whatever happens, ``path`` is the old checkpoint or the new one. Raises BenchError when it cannot be written."""
+    """Write atomically: ``path`` is always the old checkpoint or the new one. Raises BenchError if it cannot."""
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:
         torch.save(state, file)
 
@@ -57,8 +57,8 @@ def from_memory(content: bytes) -> dict:
 
 
 def keep(latest: Path, kept: Path) -> None:
-    """``kept`` becomes what ``latest`` is now, and stays so when ``latest`` is replaced: a hard link, which costs
-    nothing, as ``save`` writes a new file; else a copy. Raises BenchError when neither can be made."""
+    """Keep the current ``latest`` as ``kept``, also when ``latest`` is replaced: a hard link, without cost because
+    ``save`` writes a new file; else a copy. Raises BenchError if neither is possible."""
     with replacing(Path(kept)) as temporary:
         temporary.unlink(missing_ok=True)
         try:
@@ -84,7 +84,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with files.written_whole(path, path.with_name(path.name + ".tmp")) as temporary:
             yield temporary
     except (OSError, RuntimeError) as error:
-        earlier = "the earlier one there is whole" if os.path.exists(path) else "there was no earlier one"
+        earlier = "the earlier one is intact" if os.path.exists(path) else "there was no earlier one"
         raise BenchError(f"cannot save {path} ({reason(error)}): {earlier}") from error
 
 
@@ -92,23 +92,23 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def find(text: str) -> Path:
-    """The checkpoint that RESUME=text names: a file, a run's latest.pt, or in a folder of runs the newest latest.pt.
-    Raises UserError when there is none."""
+    """The checkpoint of RESUME=text: a file, a run's latest.pt, or the newest latest.pt in a folder of runs. Raises
+    UserError if there is none."""
     path = Path(text).expanduser()
     if path.is_file():
         return path
     if not path.is_dir():
-        raise UserError(f"RESUME={text} is not there: name a checkpoint, a run's folder or a folder of runs")
+        raise UserError(f"RESUME={text} does not exist: use a checkpoint, a run's folder or a folder of runs")
     if (path / LATEST).is_file():
         return path / LATEST
     found = sorted(path.rglob(LATEST), key=lambda p: (p.stat().st_mtime_ns, p))
     if not found:
-        raise UserError(f"RESUME={text}: no latest.pt in that folder or below it, so there is nothing to resume")
+        raise UserError(f"RESUME={text} contains no latest.pt: use a checkpoint, or another folder of runs")
     return found[-1]
 
 
 def read(path: Path) -> dict:
-    """A checkpoint, whole and with all that a run needs to go on from it. Raises UserError."""
+    """A complete checkpoint from which a run can continue. Raises UserError."""
     state = weights.read(path)
     check(state, path)
     try:
@@ -122,8 +122,8 @@ def read(path: Path) -> dict:
 
 
 def best_of(path: Path, rows: list[dict], metric: Metric) -> Path | None:
-    """The checkpoint of the best epoch that ``path`` knows, beside it; None where it was not kept. rows: its epochs. A
-    best.pt beside the checkpoint of an earlier epoch may be of a later one."""
+    """The checkpoint of the best epoch up to ``path``, in its folder; None if it was not kept. rows: its epochs. A
+    best.pt in the folder may be of a later epoch than ``path``."""
     validated = [row for row in rows if row.get(metric.key) is not None and row.get("loss", 0) is not None]
     best = path.parent / BEST
     if path.name not in (LATEST, BEST):
@@ -140,15 +140,15 @@ def check(state, path: Path) -> None:
     version = state.get("version")
     if version != VERSION:
         newer = isinstance(version, int) and version > VERSION
-        advice = "a newer bench wrote it: update this one" if newer else "no bench wrote such a version"
+        advice = "a newer bench wrote it: update this one" if newer else "unknown version: resume another one"
         raise UserError(f"{path} is a checkpoint of version {version}, but version {VERSION} is needed: {advice}")
     if missing := [key for key in PARTS if key not in state]:
-        raise UserError(f"{path} is a checkpoint without {listed(missing)}: it cannot be resumed")
+        raise UserError(f"{path} is a checkpoint without {listed(missing)}: resume another one")
     wrong = [key for key, is_valid in PARTS.items() if not is_valid(state[key])]
     if not wrong and len(state["ranks"]) != state["world_size"]:
         wrong = ["ranks"]
     if wrong:
-        raise UserError(f"{path} was not written by this project ({listed(wrong)} cannot be): resume another one")
+        raise UserError(f"{path} was not written by this project (invalid {listed(wrong)}): resume another one")
 
 
 def is_whole(value, least: int = 0) -> bool:
@@ -168,7 +168,7 @@ def are_tensors(part) -> bool:
 
 
 def is_config(values) -> bool:
-    """A run's options; an older bench had fewer."""
+    """A run's options; older versions had fewer."""
     known = is_dict(values) and FIELDS.keys() & values.keys()
     return bool(known) and "optimizer" in values and all(fits(FIELDS[name], values[name]) for name in known)
 
@@ -183,21 +183,21 @@ def is_part(part) -> bool:
     return is_dict(part) and all(are_tensors(part.get(key)) for key in ("buffers", "rng"))
 
 
-# Key -> whether its value is valid: another one would raise far from here, or never. Besides ``format`` and ``version``
-# a checkpoint has ``counts``, of the epoch that has begun, over all ranks (losses, hits, examples), ``classes``, the
-# names of the classes or None, both not in older files; and with EMA and SWA the state dict of torch's AveragedModel.
+# Key -> check of its value: an invalid one would raise far from here, or never. A checkpoint also has ``format``,
+# ``version``, ``counts`` of the current epoch over all ranks (losses, hits, examples), ``classes``, the class names or
+# None (the last two are not in older files), and with EMA and SWA the state dict of torch's AveragedModel.
 PARTS = {
     "model": are_tensors,  # the state dict of the UNWRAPPED model: no key starts with ``module.``, it fits every mode
     "optimizer": is_dict,  # its state dict
     "scaler": lambda value: isinstance(value, dict | None),  # the gradient scaler's state dict
     "step": is_whole,
     "images_seen": is_whole,  # over all ranks
-    "loss_sum": lambda value: type(value) in (int, float),  # of the epoch that has begun, a mean over ranks; may be NaN
+    "loss_sum": lambda value: type(value) in (int, float),  # of the current epoch, a mean over ranks; may be NaN
     "loss_steps": is_whole,  # steps in loss_sum
-    "skipped_steps": is_whole,  # left out by the loss guard or the scaler
-    "elapsed_s": is_finite,  # of training and validation, over all runs up to here
+    "skipped_steps": is_whole,  # skipped by the loss guard or the scaler
+    "elapsed_s": is_finite,  # of training and validation, over all runs so far
     "accuracy": lambda value: isinstance(value, list) and all(map(is_row, value)),  # a row per epoch, as in the record
-    "guard": lambda value: value is None or is_finite(value),  # the mean loss that the loss guard knows
+    "guard": lambda value: value is None or is_finite(value),  # the loss guard's mean loss
     "config": is_config,
     "num_images": lambda value: is_whole(value, 1),  # of the training set
     "world_size": lambda value: is_whole(value, 1),

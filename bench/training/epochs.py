@@ -1,5 +1,5 @@
-"""Training by epochs: what happens between two stretches of steps (loop.py), and is not timed. After an epoch:
-validation (validation.py), its row for the record, a checkpoint; after every CHECKPOINT_STEPS another checkpoint."""
+"""Training by epochs: the untimed work between stretches of steps (loop.py). After an epoch: validation
+(validation.py), its row for the record, a checkpoint; another checkpoint after every CHECKPOINT_STEPS."""
 
 import functools
 import json
@@ -25,7 +25,7 @@ from bench.training.validation import finite, load_buffers, means, to_cpu, valid
 from bench.workload.sharding import steps_of_epochs
 from bench.workload.weights import reason
 
-# Options that do not change what is computed when a run is resumed; the checkpoint's weights replace PRETRAINED's.
+# Options that do not change the results of a resumed run; the checkpoint's weights replace PRETRAINED's.
 MAY_CHANGE = (*LABELS, *names(Measuring, Resources, Files, Besides), "launcher", "fault", "workers", "in_memory",
               "pretrained")  # fmt: skip
 
@@ -39,20 +39,20 @@ class Epochs:
         self.examples = examples
         self.config: RunConfig = trainer.config
         self.metric, self.examples_are = trainer.workload.info.metrics[0], trainer.workload.info.batched
-        self.rows = []  # one per epoch, as the record has them
+        self.rows = []  # one per epoch, as in the record
         self.elapsed_before_s = 0.0  # in the runs that this one resumes
-        self.rng = None  # the random numbers' state, to be put back when training begins
+        self.rng = None  # the random state to restore when training begins
         self.tracker = self.replicas = None
 
     def add_tracker(self, tracker) -> None:
-        """A tracker gets every epoch's row, which is a mean over the ranks, and every loss that rank 0 knows."""
+        """A tracker gets every epoch's row, a mean over the ranks, and every loss that rank 0 reads."""
         self.tracker, losses = tracker, Hook()
         name = "train/loss" if self.trainer.progress.rank is None else "train/loss_rank0"
         losses.on_loss = lambda step, loss: tracker.log(step, {name: loss})
         self.trainer.hooks.append(losses)
 
     def ends(self) -> list[int]:
-        """The last step of each epoch that is still to be trained."""
+        """The last step of each remaining epoch."""
         trainer, config = self.trainer, self.config
         ends = steps_of_epochs(self.num_images, config.epochs, config.global_batch, trainer.step, trainer.images_seen)
         return ends[len(self.rows) :]
@@ -81,7 +81,7 @@ class Epochs:
             self.replicas.end_training()
 
     def say_where(self) -> None:
-        """MIN_DEVICES: tell the launcher where training begins, at first or after an interruption."""
+        """MIN_DEVICES: report to the launcher where training begins, at the start or after an interruption."""
         trainer, topology = self.trainer, self.trainer.mode.topology
         trainer.status.step(trainer.step)
         if topology.rank == 0:
@@ -139,8 +139,8 @@ class Epochs:
     # --- checkpoints ------------------------------------------------------------------------------------------
 
     def write_checkpoint(self, ends_epoch: bool = False, best: bool = False) -> None:
-        """Rank 0 writes RUN_DIR/latest.pt whole or not at all; ``best``: it becomes best.pt, too, and at the end of an
-        epoch that epoch's own, as KEEP says."""
+        """Rank 0 writes RUN_DIR/latest.pt atomically. best: also best.pt. ends_epoch: also the epoch's own file, as
+        KEEP_CHECKPOINTS says."""
         trainer = self.trainer
         trainer.status.phase("writing a checkpoint")
         model = trainer.mode.unwrap(trainer.model)
@@ -148,7 +148,7 @@ class Epochs:
         if trainer.averages:
             mine["averages"] = to_cpu(trainer.averages.buffers())
         mine["skipped_images"] = sorted(trainer.skipped_images)
-        ranks = trainer.mode.gather(mine)  # batch norm's statistics may be each rank's own
+        ranks = trainer.mode.gather(mine)  # batch norm's statistics may differ by rank
         loss_sum, counts = self.mean_loss_sum(), trainer.mode.reduce(trainer.counts, "sum")
         latest, state = trainer.run_dir / LATEST, self.state()
         state |= {"loss_sum": loss_sum, "counts": to_cpu(counts), "ranks": ranks}
@@ -158,11 +158,11 @@ class Epochs:
                 checkpoint.keep(latest, trainer.run_dir / BEST)
             if ends_epoch and self.config.keep:
                 checkpoint.keep_epoch(latest, len(self.rows), parse_keep(self.config.keep))
-        trainer.mode.barrier()  # a rank that runs ahead would be blamed for rank 0's full disk
+        trainer.mode.barrier()  # a rank that runs ahead would be reported instead of rank 0 with its full disk
         trainer.mode.commit(functools.partial(checkpoint.in_memory, state))
 
     def state(self) -> dict:
-        """Everything that resuming needs, but for what each rank has of its own. Every rank calls it."""
+        """Everything needed to resume, except each rank's own parts. Every rank calls it."""
         trainer, mode = self.trainer, self.trainer.mode
         trainer.count_left_out()
         return {
@@ -186,7 +186,7 @@ class Epochs:
         }
 
     def resume(self, resumed: Checkpoint) -> None:
-        """Put back all but the weights, which were loaded before the model was wrapped. Raises UserError for a
+        """Restore everything except the weights, which were loaded before the model was wrapped. Raises UserError for a
         checkpoint of other data or of another optimizer."""
         trainer, rank, state, path = self.trainer, self.trainer.mode.topology.rank, resumed.state, resumed.path
         self.check_resumable(state, path)
@@ -209,7 +209,7 @@ class Epochs:
         trainer.step, trainer.images_seen = state["step"], state["images_seen"]
         trainer.skipped_steps, trainer.loss_steps = state["skipped_steps"], state["loss_steps"]
         trainer.loss_sum.fill_(state["loss_sum"])
-        if rank == 0 and "counts" in state:  # those of all ranks, once; older checkpoints have none
+        if rank == 0 and "counts" in state:  # summed over ranks, so added once; older checkpoints have none
             trainer.counts.copy_(state["counts"])
         self.elapsed_before_s, self.rows = state["elapsed_s"], list(state["accuracy"])
         same = state["world_size"] == trainer.mode.topology.world_size
@@ -228,13 +228,13 @@ class Epochs:
             raise UserError(f"RESUME: {path} was trained on {examples} {self.examples_are}; DATA={self.config.data} "
                             f"has {self.num_images}: use the same data, or PRETRAINED={path}")  # fmt: skip
         if optimizer != self.config.optimizer:
-            raise UserError(f"RESUME: {path} was trained with OPTIMIZER={optimizer}, whose state does not fit "
+            raise UserError(f"RESUME: {path} was trained with OPTIMIZER={optimizer}, whose state does not match "
                             f"{self.config.optimizer}: use the same, or PRETRAINED={path}")  # fmt: skip
         if done >= self.config.epochs and path.parent == self.trainer.run_dir:
-            raise UserError(f"MIN_DEVICES: a rank was lost after the last epoch: {path} is whole, only the record is "
-                            f"lost; EVALUATE=1 RESUME={path} validates it")  # fmt: skip
+            raise UserError(f"MIN_DEVICES: a rank was lost after the last epoch: {path} is complete, but there is no "
+                            f"record: validate it with EVALUATE=1 RESUME={path}")  # fmt: skip
         if done >= self.config.epochs:
-            raise UserError(f"RESUME: {path} has done {done} epochs, and EPOCHS={self.config.epochs} includes them: "
+            raise UserError(f"RESUME: {path} has completed {done} epochs, which EPOCHS={self.config.epochs} includes: "
                             f"use EPOCHS={done + 1} or more")  # fmt: skip
 
 
@@ -243,39 +243,39 @@ def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str
     epoch, rest = divmod(state["images_seen"], state["num_images"])
     yield f"resumed after step {state['step']}, {rest} {examples} into epoch {epoch + 1}"
     if state["world_size"] != world_size:
-        yield (f"resumed with {world_size} processes, begun with {state['world_size']}: every rank starts from rank "
-               "0's batch-norm statistics, and all but rank 0 from new random numbers")  # fmt: skip
+        yield (f"resumed with {world_size} processes instead of {state['world_size']}: every rank starts from rank "
+               "0's batch-norm statistics, and all except rank 0 from new random numbers")  # fmt: skip
     batches = [unchecked(before).global_batch, config.global_batch]
     if batches[0] != batches[1]:
-        yield (f"the global batch is {batches[1]}, it was {batches[0]}: the order of the {examples} is cut into other "
-               "steps; LR is scaled only where LR_BASE_BATCH is given")  # fmt: skip
+        yield (f"the global batch is {batches[1]} instead of {batches[0]}: the order of the {examples} is cut into "
+               "other steps; LR is scaled only with LR_BASE_BATCH")  # fmt: skip
     if before.get("seed") != now["seed"]:
-        yield f"SEED is another: from here on the {examples} come in another order"
+        yield f"SEED has changed: from here on the {examples} come in another order"
     if config.compression == "powersgd":
-        yield "COMPRESSION=powersgd starts again: what it left out before is lost"
+        yield "COMPRESSION=powersgd restarts: its accumulated error is lost"
     changed = [f"{name} {before[name]} → {now[name]}" for name in now
                if name in before and name not in MAY_CHANGE and before[name] != now[name]]  # fmt: skip
     if changed:
-        yield f"not as before: {', '.join(changed)}"
+        yield f"changed options: {', '.join(changed)}"
 
 
 def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:
     """The optimizer's state from a checkpoint; its settings (learning rate, decay) stay those of this run."""
     optimizer = trainer.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    try:  # FUSED decides on which device an optimizer counts its steps
+    try:  # FUSED determines the device of an optimizer's step counter
         groups = [theirs | {"fused": own.get("fused")} for theirs, own in
                   zip(state["param_groups"], settings, strict=True)]  # fmt: skip
         trainer.mode.load_full_optimizer_state(trainer.model, optimizer, state | {"param_groups": groups})
     except (ValueError, KeyError) as error:
-        wrong = f"RESUME: the optimizer's state in {path} does not fit ({error}): did FREEZE change?"
+        wrong = f"RESUME: the optimizer's state in {path} does not match ({error}): use the same FREEZE"
         raise UserError(wrong) from None
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)
 
 
 def get_rng(devices: list[torch.device]) -> dict[str, torch.Tensor]:
-    """The state of this process's random numbers (dropout), of the CPU and of its GPUs by their place among them."""
+    """The state of this process's random numbers (dropout), of the CPU and of its GPUs by their position."""
     gpus = [device for device in devices if device.type == "cuda"]
     return {"cpu": torch.get_rng_state()} | {f"cuda{i}": torch.cuda.get_rng_state(d) for i, d in enumerate(gpus)}
 

@@ -1,4 +1,4 @@
-"""The steps after the timed ones: a device profile and a timeline (PROFILE=1), what fills the memory (MEMORY=1)."""
+"""The steps after the timed ones: a device profile and a timeline (PROFILE=1), memory by kind (MEMORY=1)."""
 
 import contextlib
 import functools
@@ -23,11 +23,11 @@ STEPS = 5  # of the device profile
 
 
 def examine(trainer: Trainer, stream: Iterator, train_set: Dataset, done: int, profiled: int, devices: list) -> dict:
-    """PROFILE=1 and MEMORY=1: a few more steps after ``done``. profiled: those of the device profile. devices: get what
-    fills each one's memory at its peak."""
+    """PROFILE=1 and MEMORY=1: a few more steps after ``done``. profiled: those of the device profile. devices: get the
+    content of each one's memory at its peak."""
     mode, found = trainer.mode, {}
     take_step = functools.partial(trainer.train_steps, stream, 1)
-    if profiled:  # before a profiler, which slows a step
+    if profiled:  # before a profiler, which slows down a step
         found["profile"] = profile_device(trainer, take_step, profiled)
     if mode.timeline:
         until_exchange = -(done + profiled + PROFILED_STEPS) % mode.period
@@ -49,14 +49,14 @@ def examine(trainer: Trainer, stream: Iterator, train_set: Dataset, done: int, p
 
 
 def profiled_steps(config: RunConfig, mode: Mode) -> int:
-    """A compiled model has no modules to watch, and with ACCUMULATE a step has several passes: none then."""
+    """None for a compiled model, which has no modules to watch, and with ACCUMULATE (several passes per step)."""
     one = config.profile and mode.topology.num_devices == 1 and mode.replicated  # a sharded model has other parameters
     return STEPS if one and not config.compile and config.accumulate == 1 else 0
 
 
 def profile_device(trainer: Trainer, run_step: Callable[[], None], steps: int) -> dict:
-    """The record's ``samples[0].profile``: when a step of one device needs each parameter and has its gradient. From
-    it `bench predict step` knows what can be sent when. Lists have a value for each call of ``run_step``."""
+    """The record's ``samples[0].profile``: when a step of one device needs each parameter and has its gradient, for
+    `bench predict step`. Lists have a value for each call of ``run_step``."""
     watch = Moments(trainer.mode.unwrap(trainer.model), trainer.device)
     with watch.on_modules(), trainer.hooked(watch):
         for _ in range(steps):
@@ -68,7 +68,7 @@ def profile_device(trainer: Trainer, run_step: Callable[[], None], steps: int) -
 
 
 class Moments(Hook):
-    """Of each step the moments of its phases, by their name, and of each parameter, by ("needed" or "ready", name)."""
+    """The times of each step's phases, by name, and of each parameter, by ("needed" or "ready", name)."""
 
     def __init__(self, model: nn.Module, device: torch.device):
         self.model, self.device, self.on_gpu = model, device, device.type == "cuda"
@@ -99,8 +99,8 @@ class Moments(Hook):
             yield
 
     def result(self) -> dict:
-        """Seconds, from the start of forward and of backward. A parameter that is used without a call of its module
-        is needed when the one before it is; one that got no gradient is left out."""
+        """Seconds from the start of forward and of backward. A parameter used without a call of its module gets the
+        time of the one before it; one without a gradient is left out."""
         block_of = {f"{block}.{name}": block for block, module in blocks_of(self.model)
                     for name, _ in module.named_parameters()}  # fmt: skip
         rows, needed = [], [0.0] * len(self.steps)
@@ -135,8 +135,8 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def holdings(trainer: Trainer, train_set=None) -> Iterator[tuple[str, torch.Tensor]]:
-    """(kind, tensor) of what stays between two steps; of two that share memory the first counts. kind: see
-    bench/profile/memory_parts.py."""
+    """(kind, tensor) of memory that stays between two steps; of two tensors that share memory the first counts. kind:
+    see bench/profile/memory_parts.py."""
     plain = trainer.mode.unwrap(trainer.model)
     for parameter in plain.parameters():
         yield "weights", local(parameter)
@@ -160,7 +160,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def notes_of(trainer: Trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[list[Note]]:
-    """What exists only during a step: the batch, and what the mode holds."""
+    """Tensors that exist only during a step: the batch, and the mode's."""
     noted, batches = [], Hook()
 
     def note(kind: str, tensors: Iterable[torch.Tensor]) -> None:

@@ -1,7 +1,7 @@
-"""What looks at the steps of a training, or disturbs them, without being part of the loop.
+"""Hooks that observe or disturb the steps of a training without being part of the loop.
 
-``trainer.hooks`` lists them; in a plain run the list is empty. What a run does otherwise than a right script decides is
-a ``Script`` (script.py); torch's own hooks see single tensors and modules.
+``trainer.hooks`` lists them; in a plain run the list is empty. Deviations from a right script's decisions are in
+``Script`` (script.py); torch's own hooks work on single tensors and modules.
 """
 
 import os
@@ -15,7 +15,7 @@ from bench.config.values import parse_fault
 
 
 class Hook:
-    """Override what is needed. Every rank has the same hooks, as they may communicate. A step's time ends after
+    """Override the needed methods. Every rank has the same hooks, as they may communicate. A step's time ends after
     ``after_optimizer``; the next two count towards the following step, unless the hook calls
     ``trainer.clock.resume()`` at its end."""
 
@@ -41,7 +41,7 @@ class Hook:
         """The step is counted in ``trainer.step``."""
 
 
-# --- harm on purpose --------------------------------------------------------------------------------------------------
+# --- injected faults and overhead -------------------------------------------------------------------------------------
 
 
 def injected_hooks(trainer) -> list[Hook]:
@@ -51,7 +51,7 @@ def injected_hooks(trainer) -> list[Hook]:
 
 
 class Fault(Hook):
-    """INJECT=kind:rank:step: a broken rank, so that its handling can be seen and tested."""
+    """INJECT=kind:rank:step: a broken rank, to show and test how it is handled."""
 
     def __init__(self, trainer):
         self.trainer, self.config = trainer, trainer.config
@@ -62,7 +62,7 @@ class Fault(Hook):
             self.inject_fault()
 
     def inject_fault(self) -> None:
-        if self.config.elastic and self.kind == "kill":  # once: not the rank that replaces it
+        if self.config.elastic and self.kind == "kill":  # only once, not in the replacement rank
             try:
                 (self.trainer.run_dir / ".rank.killed").touch(exist_ok=False)
             except FileExistsError:
@@ -76,7 +76,8 @@ class Fault(Hook):
 
 
 class UnfairOverhead(Hook):
-    """INJECT=host-sync,barrier: what some benchmarks let one mode pay in every step. Never on in a fair comparison."""
+    """INJECT=host-sync,barrier: overhead per step that some benchmarks add to only one mode. Never on in a fair
+    comparison."""
 
     def __init__(self, trainer):
         self.mode, self.config = trainer.mode, trainer.config

@@ -29,7 +29,7 @@ from bench.workload import batch
 
 def build_optimizer(config: RunConfig, model: nn.Module, groups: list | None = None) -> torch.optim.Optimizer:
     """The config's optimizer over the trained parameters, or over ``groups``. Raises UserError for groups that torch
-    rejects, and for FUSED=1 where there is no fused optimizer; a FUSED that was chosen for the GPU is then dropped."""
+    rejects, and for FUSED=1 without a fused optimizer; a FUSED that was a GPU's default is then dropped."""
     parameters = [p for p in model.parameters() if p.requires_grad] if groups is None else groups
     options = {"lr": scaled_lr(config.lr, config.global_batch, config.lr_batch), "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
@@ -43,11 +43,11 @@ def build_optimizer(config: RunConfig, model: nn.Module, groups: list | None = N
     try:
         return make(parameters, **options)
     except (TypeError, ValueError, KeyError) as error:
-        raise UserError(f"groups(model) returns something that torch's optimizers do not accept: {error}") from None
+        raise UserError(f"groups(model) returned groups that torch's optimizers do not accept: {error}") from None
 
 
 def why_not_fused(make: Callable, model: nn.Module, options: dict) -> str:
-    """Why torch has no fused optimizer (class ``make``) for parameters like the model's; "" where it has one."""
+    """Why torch has no fused optimizer (class ``make``) for parameters like the model's; "" if it has one."""
     tried = next(model.parameters()).detach().new_zeros(1).requires_grad_()
     tried.grad = torch.zeros_like(tried)
     try:
@@ -58,7 +58,7 @@ def why_not_fused(make: Callable, model: nn.Module, options: dict) -> str:
 
 
 def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]:
-    """The function images seen -> learning rate. Raises UserError when the warm-up leaves nothing for the schedule."""
+    """The function images seen -> learning rate. Raises UserError if the warm-up leaves no steps for the schedule."""
     steps = config.warmup_steps + config.timed_steps
     epochs = config.epochs or steps * config.global_batch / num_images
     warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
@@ -86,7 +86,7 @@ class Trainer:
     """One process's wrapped model and optimizer, and the state of the loop. lr_of: images seen -> learning rate.
     ``count_left_out`` before reading skipped_steps or loss_steps."""
 
-    left_out = None  # whether a fused optimizer left the last step out, on the device
+    left_out = None  # whether a fused optimizer skipped the last step, on the device
 
     def __init__(
         self, config: RunConfig, mode: Mode, model: nn.Module, optimizer: torch.optim.Optimizer,
@@ -99,11 +99,11 @@ class Trainer:
         self.clock = StepClock(self.device, passes=config.accumulate)
         self.peek = LossPeek(self.device)
         self.autocast = set_precision(config)
-        # Gradients below 6e-8 are zero in fp16: the loss is multiplied, and the gradients divided before the step.
+        # Gradients below 6e-8 are zero in fp16: the loss is scaled, and the gradients are unscaled before the step.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.stepped = False  # whether the optimizer was called in this step
         self.one = torch.ones((), device=self.device)
-        self.uncounted = torch.zeros((), dtype=torch.long, device=self.device)  # steps that were left out there
+        self.uncounted = torch.zeros((), dtype=torch.long, device=self.device)  # steps skipped on the device
         if self.scaler.is_enabled():
             optimizer.register_step_post_hook(self.note_step)
         self.guard = LossGuard(config.loss_guard) if config.loss_guard else None
@@ -115,15 +115,15 @@ class Trainer:
         self.step = self.skipped_steps = 0
         self.images_seen = 0  # over all processes
         self.notes: list[str] = []  # for the record
-        self.skipped_images = set()  # names of those that this process could not read
-        self.loss_sum = torch.zeros((), device=self.device)  # of the epoch's steps that were not skipped
-        self.loss_steps = 0  # how many those are
+        self.skipped_images = set()  # names of images that this process could not read
+        self.loss_sum = torch.zeros((), device=self.device)  # of the epoch's steps, without skipped ones
+        self.loss_steps = 0  # their number
         # The epoch so far: the sum of the losses, that of each metric, the number of examples.
         self.counts = torch.zeros(2 + len(self.workload.info.metrics), device=self.device) if config.epochs else None
 
     def train_steps(self, batches, count: int) -> None:
         """Take ``count`` steps from an iterator of (inputs [b, …], targets [b, …], unreadable names). Only LOSS_GUARD,
-        and PRECISION=fp16 with an optimizer that is not fused, wait for the device (``update``)."""
+        and PRECISION=fp16 with a non-fused optimizer, wait for the device (``update``)."""
         for _ in range(count):
             self.status.step(self.step)
             self.tell_phase("waiting for data")
@@ -148,7 +148,7 @@ class Trainer:
             self.call_hooks("after_step")
 
     def prepare(self, inputs):
-        """The inputs on the device, as the model gets them. A method, so that no variable of the loop keeps them."""
+        """The inputs on the device, as the model gets them. A method, so that no variable of the loop holds them."""
         prepared = self.workload.prepare(inputs)
         self.call_hooks("after_prepare", inputs, prepared)
         return prepared
@@ -156,8 +156,8 @@ class Trainer:
     def take_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """One step on this process's inputs [b, …] and targets [b, …]; returns the loss, a mean over them.
 
-        With ACCUMULATE=k the batch goes through in k passes, and gradients are exchanged in the last one alone. A pass
-        has the mean loss over a k-th of the batch, so it is divided by k, and the gradients of the passes add up.
+        With ACCUMULATE=k the batch is split into k passes, and gradients are exchanged only in the last one. A pass has
+        the mean loss over a k-th of the batch, so it is divided by k, and the gradients of the passes add up.
         """
         passes = self.config.accumulate
         for group in self.optimizer.param_groups:
@@ -187,7 +187,7 @@ class Trainer:
         if self.update(total):
             self.add_loss(total)
             if self.averages:
-                self.averages.step_taken()  # a part of the training's work, so of the step's time
+                self.averages.step_taken()  # part of the training, so of the step's time
         self.clock.phase_done("optimizer")
         return total
 
@@ -198,8 +198,8 @@ class Trainer:
         return torch.cat([counts, counts.new_full((1,), batch.length(targets))])
 
     def update(self, loss: torch.Tensor) -> bool:
-        """The optimizer's step with final gradients, unless the guard or the scaler skips it: both look at values that
-        are the same on every rank, so all ranks skip together. Returns whether it was taken, as far as is known."""
+        """The optimizer's step with final gradients, unless the guard or the scaler skips it: both use values that are
+        equal on all ranks, so all ranks skip together. Returns whether it was taken, as far as the host knows."""
         if self.guard and not self.guard.accepts(self.mode.reduce(loss.nan_to_num(nan=math.inf), "max").item()):
             self.skipped_steps += 1
             return False
@@ -219,7 +219,7 @@ class Trainer:
         self.loss_steps += 1
 
     def count_left_out(self) -> None:
-        """Call it before reading skipped_steps or loss_steps: count what the device left out, which waits for it."""
+        """Count the steps skipped on the device; waits for it. Call it before reading skipped_steps or loss_steps."""
         left = int(self.uncounted)
         self.skipped_steps, self.loss_steps = self.skipped_steps + left, self.loss_steps - left
         self.uncounted.zero_()
@@ -228,10 +228,10 @@ class Trainer:
         self.stepped = True
 
     def scaler_stepped(self) -> bool:
-        """Whether the scaler of fp16 took the step, as far as the host knows: not where a gradient is not finite.
+        """Whether fp16's scaler took the step, as far as the host knows; it skips non-finite gradients.
 
-        torch's scaler waits for the device, and then calls the optimizer or not. A fused optimizer is always called
-        and leaves the step out on the device. A smaller scale tells so, and the host reads it only for averages.
+        torch's scaler waits for the device and then calls the optimizer or not. A fused optimizer is always called and
+        skips the step on the device. A smaller scale shows this, and the host reads it only for averages.
         """
         if not getattr(self.optimizer, "_step_supports_amp_scaling", False):
             self.scaler.update()
@@ -280,7 +280,7 @@ class LossGuard:
 
     def __init__(self, factor: float):
         self.factor = factor
-        self.mean = None  # of the accepted losses: the newest weighs a tenth
+        self.mean = None  # of the accepted losses: the newest has weight 0.1
 
     def accepts(self, loss: float) -> bool:
         if not math.isfinite(loss) or (self.mean is not None and loss > self.factor * self.mean):

@@ -1,5 +1,5 @@
-"""The steps of a run: warm-up, timed steps, and a few more that are examined closely. Then the record: each rank's part
-is gathered, and rank 0 writes it."""
+"""The steps of a run: warm-up, timed steps, and a few more for profiles. Then the ranks' parts of the record are
+gathered, and rank 0 writes it."""
 
 import itertools
 import os
@@ -28,7 +28,7 @@ from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
 
 
 def measure(trainer: Trainer, epochs: Epochs, train_set: Dataset, moments: dict, observer: Observer) -> dict:
-    """Warm up, train and time. Returns this rank's ``samples`` entry of the record, as far as it was measured."""
+    """Warm up, train and time. Returns this rank's ``samples`` entry of the record."""
     config, mode = trainer.config, trainer.mode
     facts = collect_facts(config, mode, trainer)
     facts["data_on_device_bytes"] = getattr(train_set, "bytes_on_device", 0)  # of its process's device
@@ -55,12 +55,12 @@ def measure(trainer: Trainer, epochs: Epochs, train_set: Dataset, moments: dict,
             trainer.train_steps(stream, config.warmup_steps)
             timing.begin()
             trainer.train_steps(stream, config.timed_steps)
-    except Exception:  # with MIN_DEVICES this process may go on
+    except Exception:  # with MIN_DEVICES this process may continue
         memory.stop()
         stream.close()
         raise
     seen = {"facts": facts, "loader_workers": loader.num_workers, **timing.end(), "devices": memory.stop()}
-    announce_total(trainer, end)  # with those that are examined, and not timed
+    announce_total(trainer, end)  # including the untimed steps for profiles
     seen |= examine(trainer, stream, train_set, trainer.step - first, profiled, seen["devices"])
     stream.close()  # its loader workers end here
     indices = [draws % len(train_set) for draws in itertools.islice(loader.sampler, FINGERPRINTED_STEPS)]
@@ -77,15 +77,15 @@ def announce_total(trainer: Trainer, steps: int) -> None:
 
 
 class Timing:
-    """The timed steps of a rank, from when all ranks enter them together to when the device is done. moments: gets the
-    first and the last one. memory: is marked at both."""
+    """The timed steps of a rank, from the common start of all ranks to the end on the device. moments: gets the start
+    and the end. memory: is marked at both."""
 
     def __init__(self, trainer: Trainer, memory: MemorySampler, moments: dict, observer: Observer):
         self.trainer, self.memory, self.moments, self.observer = trainer, memory, moments, observer
 
     def begin(self) -> None:
-        """The next step is the first timed one. On a GPU the untimed steps have been issued and are not done: energy,
-        memory and the first moment are taken when they are."""
+        """The next step is the first timed one. On a GPU the untimed steps may still be running: energy, memory and the
+        first moment are read when they have finished."""
         self.observer.timing_starts()
         self.trainer.clock.wait()
         self.memory.mark("timed")
@@ -95,7 +95,7 @@ class Timing:
         self.moments["first_timed_step"] = steady.now()
 
     def end(self) -> dict:
-        """The times of the steps. The last moment is taken when the device is done, before anything is read."""
+        """The times of the steps. The last moment is taken when the device has finished, before anything is read."""
         clock = self.trainer.clock
         clock.wait()
         self.moments["last_timed_step"] = steady.now()
@@ -116,7 +116,7 @@ def evaluate(trainer: Trainer, checkpoint: Checkpoint | None, data: Data) -> Non
     config, mode = trainer.config, trainer.mode
     began = time.perf_counter()
     result = validate(trainer, data.val_batches)
-    seconds = time.perf_counter() - began  # the result is on the host: the device is done
+    seconds = time.perf_counter() - began  # the result is on the host, so the device has finished
     if checkpoint and mode.replicated:
         result |= validate_averages(trainer, data.val_batches, stored(mode, trainer.model, checkpoint.state))
     elif checkpoint and any(name in checkpoint.state for name in AVERAGES):
@@ -127,7 +127,7 @@ def evaluate(trainer: Trainer, checkpoint: Checkpoint | None, data: Data) -> Non
 
 
 def collect(trainer: Trainer, epochs: Epochs, data: Data, observer: Observer, measured: dict) -> list[dict]:
-    """Every rank's part of the record, by rank; each also has what was observed, and its machine, for ``write``."""
+    """Every rank's part of the record, by rank; each also has its observations and its machine, for ``write``."""
     topology = trainer.mode.topology
     trainer.count_left_out()
     observed = observer.part(data.train_set, data.val_set, epochs.rows, measured["facts"])

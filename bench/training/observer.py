@@ -1,7 +1,7 @@
-"""What a run was observed to do: every rank's part, and how rank 0 puts the parts probe.
+"""The observations of a run: every rank's part, and how rank 0 combines them.
 
-What costs nothing while steps are timed is always observed. With WATCH=1 there is more: some of it before the model is
-built; what slows a step down is removed when the timed steps begin.
+Observations without cost in timed steps are always on. WATCH=1 adds more, some of them before the model is built;
+those that slow down a step are removed before the timed steps.
 """
 
 import inspect
@@ -18,8 +18,8 @@ from bench.training.loop import Trainer
 from bench.workload.sharding import FINGERPRINTED_STEPS, steps_of_epochs
 
 NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # a mode's gradient in words -> kind of exchange
-LR_SAMPLES = 997  # places of the schedule at which its highest is looked for; a prime, so as not to fall in with cycles
-# Key of ``observed`` -> the function that makes it of the ranks' parts.
+LR_SAMPLES = 997  # points of the schedule where its maximum is searched; a prime, so as not to coincide with cycles
+# Key of ``observed`` -> the function that makes it from the ranks' parts.
 JOINS = {
     "start": probe.columns,
     "end": probe.columns,
@@ -66,14 +66,14 @@ class HostWaits(hooks.Hook):
 
 
 class Observer:
-    """What one process observes of its own run. sampler: of the run's loader, once it is there."""
+    """One process's observations of its run. sampler: of the run's loader, once it exists."""
 
     sampler: Sampler | None = None
     gradient: FirstGradient | None = None
 
     def __init__(self, config: RunConfig, run_dir: Path):
         self.config = config
-        self.untimed = []  # hooks that slow a step down
+        self.untimed = []  # hooks that slow down a step
         if config.watch:  # before the model is built
             self.writers, self.loads = writers.Writers(run_dir), loads.Loads()
 
@@ -89,7 +89,7 @@ class Observer:
             trainer.hooks += self.untimed
 
     def state(self) -> dict[str, str]:
-        """Parameters and buffers as hashes, every tensor whole. Every rank calls it."""
+        """Hashes of parameters and buffers, of complete tensors. Every rank calls it."""
         mode, model = self.trainer.mode, self.trainer.model
         return weights.state_of(mode.unwrap(model), mode.full_state(model))
 
@@ -120,12 +120,12 @@ class Observer:
         }
 
     def data(self, number: int, rows: list[dict]) -> dict:
-        """The examples of this rank's first steps, and where whole epochs begin and end among them."""
+        """The examples of this rank's first steps, and where complete epochs begin and end among them."""
         batch, first = self.config.global_batch, self.first_step
         ends = [0, *(row["steps"] for row in rows)]
         if not rows:
             ends = [0, *steps_of_epochs(number, len(self.sampler) * batch // number, batch)]
-        # The epoch in which a run is resumed is not whole.
+        # The epoch in which a run is resumed is incomplete.
         epochs = [(a - first, b - first) for a, b in itertools.pairwise(ends) if a > first or a == first == 0]
         ranks = self.trainer.mode.topology.world_size
         steps = [draws % number for draws in coverage.first_steps(self.sampler, ranks, epochs)]

@@ -1,5 +1,5 @@
-"""What a rank reports while it trains: numbers in its heartbeat, and lines in its log, by which a slow rank is found.
-Nothing here waits for the device: the loss is the newest that is known, and times are the host's."""
+"""A rank's progress reports: numbers in its heartbeat, and lines in its log that show a slow rank. Nothing here waits
+for the device: the loss is the newest known one, and times are the host's."""
 
 import math
 import time
@@ -14,13 +14,13 @@ WINDOW_S = 1.0  # the least time between two rates
 
 
 class Progress:
-    """Counts the steps of one rank, and the batches of its validations. rank: where there are several. loss: the newest
-    of this rank that is known; the trainer sets it."""
+    """Counts the steps of one rank, and the batches of its validations. rank: if there are several. loss: this rank's
+    newest known one; the trainer sets it."""
 
     def __init__(self, config: RunConfig, status: StatusWriter, device: torch.device, rank: int | None = None):
         self.config, self.status, self.device, self.rank = config, status, device, rank
         self.workload, self.loss = workload_of(config), None
-        self.validating, self.validated_at = 0, 0.0  # the batch of a validation that was reported last, and when
+        self.validating, self.validated_at = 0, 0.0  # the last reported batch of a validation, and its time
         self.start(0, 0, 0)
 
     def start(self, step: int, total: int, epoch_images: int) -> None:
@@ -29,11 +29,11 @@ class Progress:
         self.resume(step)
 
     def resume(self, step: int) -> None:
-        """What came after this step, such as a validation, does not count towards a rate."""
+        """Work after this step, such as a validation, does not count towards a rate."""
         self.since, self.first, self.waited = time.perf_counter(), step, 0.0
 
     def step_done(self, step: int, waited_s: float, lr: float, images_seen: int) -> None:
-        """``step`` steps are done, the last of them after ``waited_s`` seconds for its batch."""
+        """``step`` steps are done; the last one waited ``waited_s`` seconds for its batch."""
         self.waited += waited_s
         took = (now := time.perf_counter()) - self.since
         due = line_is_due(self.config.print_every, step, self.reported, self.total, now - self.reported_at)

@@ -1,5 +1,5 @@
-"""REPLICAS=1: how far apart the replicas of a run are after every step, and how good each of them is alone. It happens
-between the steps, but it disturbs caches and makes ranks wait for each other: such a run measures no speed."""
+"""REPLICAS=1: the distance of a run's replicas after every step, and each one's metrics. It happens between the steps,
+but it disturbs caches and makes ranks wait for each other, so such a run measures no speed."""
 
 import copy
 import math
@@ -14,17 +14,17 @@ from bench.training.averages import estimate_statistics, forward_passes
 from bench.training.hooks import Hook
 from bench.training.loop import Trainer
 
-MOST_POINTS = 1000  # of a run with more steps only every second, third, … is compared
+MOST_POINTS = 1000  # with more steps only every second, third, … is compared
 NOTE = (
-    "REPLICAS=1: the weights are compared between the steps and every rank is validated alone: this run measures no "
-    "speed. Where the replicas differ, accuracy/epochs, which shares the examples out over the ranks, is of a mixture "
-    "of models: what one model does is in samples/0/replicas, and rank 0's is the one that a checkpoint holds"
+    "REPLICAS=1: the weights are compared between the steps and every rank is validated separately: this run measures "
+    "no speed. If the replicas differ, accuracy/epochs, whose validation is sharded over the ranks, mixes several "
+    "models: each model's metrics are in samples/0/replicas, and a checkpoint holds rank 0's"
 )
 
 
 class Replicas(Hook):
-    """trainer: before its first step. steps: how many it will take. judge: this process's model as it is -> its loss
-    and metrics on the whole validation set. epoch: this rank's training batches of one epoch. Every rank has one."""
+    """trainer: before its first step. steps: their number. judge: the loss and metrics of this process's current model
+    on the whole validation set. epoch: this rank's training batches of one epoch. Every rank has one."""
 
     def __init__(self, trainer: Trainer, steps: int, judge: Callable[[], dict], epoch: Iterable):
         self.trainer, self.judge, self.epoch = trainer, judge, epoch
@@ -62,8 +62,8 @@ class Replicas(Hook):
         self.ranks_loss.append([each["loss"] for each in found])
 
     def end_training(self) -> None:
-        """Validate the mean over ranks of the weights: with the mean of the ranks' buffers, then with batch norm's
-        statistics re-estimated on one epoch. The replicas stay as they are."""
+        """Validate the mean of the weights over the ranks: with the mean of the ranks' buffers, then with batch norm's
+        statistics re-estimated on one epoch. The replicas are unchanged."""
         if self.mode.topology.world_size == 1:
             return
         own = copy.deepcopy(self.model.state_dict())
@@ -89,8 +89,8 @@ class Replicas(Hook):
         }
 
     def theory(self) -> list[float] | None:
-        """The factor of the distance after every step taken; None where no closed form holds for all weights: some are
-        frozen and do not decay, the sum is Adasum's, or the optimizer has none."""
+        """The factor of the distance after every step taken; None if there is no closed form for all weights: some are
+        frozen and do not decay, the exchange is Adasum, or the optimizer has none."""
         config = self.trainer.config
         frozen = any(not parameter.requires_grad for parameter in self.model.parameters())
         if config.adasum or (frozen and config.weight_decay):
@@ -106,8 +106,8 @@ def digits(value: float) -> float | None:
 
 @torch.no_grad()
 def distances(mode: Mode, layers: dict[str, list[nn.Parameter]]) -> list[float]:
-    """How far apart the replicas are, layer by layer (``formulas.replica_distance``). Every rank calls it. Equal ones
-    give exactly 0: in float64 N times a float32 is exact, and so is that divided by N; two replicas need no float64."""
+    """The distance of the replicas by layer (``formulas.replica_distance``). Every rank calls it. Equal replicas give
+    exactly 0: in float64, N times a float32 is exact, and so is its division by N; two replicas need no float64."""
     ranks = mode.topology.world_size
     exact = torch.float32 if ranks == 2 else torch.float64
     flat = torch.cat([p.detach().reshape(-1).to(exact) for parameters in layers.values() for p in parameters])

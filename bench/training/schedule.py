@@ -1,12 +1,12 @@
-"""The learning-rate schedule, a pure function of the images seen. It counts images and not steps: so a run that is
-resumed with another number of devices, and another global batch, continues at the same place of its schedule."""
+"""The learning-rate schedule, a pure function of the images seen. It counts images instead of steps, so a run resumed
+with another number of devices, and another global batch, continues at the same point of its schedule."""
 
 import math
 from collections.abc import Sequence
 
 from bench.config.values import SCHEDULES
 
-WARMUP_START = 0.1  # the share of the learning rate in the first step of a warm-up: small, and not 0
+WARMUP_START = 0.1  # the share of the learning rate in the first step of a warm-up: small, but not 0
 
 
 def learning_rate(
@@ -26,11 +26,11 @@ def learning_rate(
     - "cyclic": from schedule_factor x lr up to lr and back in straight lines, one cycle every schedule_epochs epochs,
       counted from the end of the warm-up (Smith 2017, https://arxiv.org/abs/1506.01186, the triangular policy). The
       warm-up leads to schedule_factor x lr;
-    - "sawtooth": from lr down to schedule_factor x lr in a straight line, then at once to lr again, one cycle every
+    - "sawtooth": from lr down to schedule_factor x lr in a straight line, then a jump back to lr, one cycle every
       schedule_epochs epochs, counted from the end of the warm-up (Garipov et al. 2018,
       https://arxiv.org/abs/1802.10026, and the cyclical rate of SWA, https://arxiv.org/abs/1803.05407).
 
-    Raises ValueError on an unknown schedule, and for "cosine" when the warm-up leaves nothing of the epochs.
+    Raises ValueError on an unknown schedule, and for "cosine" if the warm-up covers all epochs.
 
     >>> cosine = (768, 2, "cosine", 1, 1.0, 512)
     >>> [round(learning_rate(seen, 0.1, *cosine), 4) for seen in (0, 256, 512, 1024, 1536)]

@@ -1,7 +1,7 @@
-"""The decisions of a training script, at the places where scripts go wrong. The worker and the loop ask them here.
+"""The decisions of a training script at which scripts make mistakes. The worker and the loop call them here.
 
-``Script`` answers as a right script does. With INJECT=<name> it is of a subclass whose methods are the functions
-of the same names in the mistake's file (bench/mistakes); ``script`` is their self, so they import nothing of training.
+``Script`` decides like a right script. INJECT=<name> uses a subclass whose methods are the functions of the same names
+in the mistake's file (bench/mistakes); ``script`` is their self, so they do not import the training.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ ONE_VALUE = "Expected more than 1 value per channel"  # torch's batch norm, when
 
 
 class Script:
-    """Every decision is asked on every rank. noted: what a mistake counts by name, for the record."""
+    """Every decision is called on every rank. noted: a mistake's own counts by name, for the record."""
 
     def __init__(self, config: RunConfig, mode: Mode, workload: Workload):
         self.config, self.mode, self.workload, self.topology = config, mode, workload, mode.topology
@@ -38,7 +38,7 @@ class Script:
         return self.permutation(num_images, seed, epoch)
 
     def epoch_images(self, num_images: int) -> int:
-        """How many images an epoch trains on, over all devices, as the script counts them."""
+        """The number of images in an epoch, over all devices, by the script's count."""
         return num_images
 
     def prepare_data(self, train_set) -> None:
@@ -48,19 +48,19 @@ class Script:
         return self.config
 
     def build_model(self, num_outputs: int, say) -> nn.Module:
-        """The plain model with its first weights; ``say`` gets a sentence for what is not loaded, or is frozen."""
+        """The plain model with its first weights; ``say`` gets a sentence about weights not loaded or frozen."""
         return self.workload.model(self.config, self.topology.rank, say)
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """What backward starts from: outputs [b, …], targets [b, …] -> a scalar, the mean over the batch."""
+        """The loss for backward: outputs [b, …], targets [b, …] -> a scalar, the mean over the batch."""
         return self.workload.loss(outputs, targets)
 
     def forward(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tuple:
-        """The forward pass of a step: (outputs, loss). Raises UserError where a batch norm gets one value per channel,
-        of which there is no variance."""
+        """The forward pass of a step: (outputs, loss). Raises UserError if a batch norm gets one value per channel,
+        which has no variance."""
         try:
             outputs, loss = self.workload.step(model, inputs, targets, self.loss)
-        except Exception as error:  # in a compiled model, or a replica of DataParallel, it is of another class
+        except Exception as error:  # a compiled model, or a replica of DataParallel, raises another class
             if self.config.per_device_batch > 1 or ONE_VALUE not in str(error):
                 raise
             size = f" at IMAGE_SIZE={self.config.image_size}" if self.config.image_size else ""
@@ -68,7 +68,7 @@ class Script:
                 f"BATCH=1: batch norm needs at least two values per channel, but MODEL={self.config.model}{size} "
                 "has one: use BATCH=2 or more, or NORM=group"
             ) from error
-        return outputs, loss.mean() if loss.dim() else loss  # nn.DataParallel makes a vector of its replicas' losses
+        return outputs, loss.mean() if loss.dim() else loss  # nn.DataParallel returns a vector of its replicas' losses
 
     def sum_counts(self, counts: torch.Tensor) -> torch.Tensor:
         """A validation's counts of this rank's share -> those of the whole validation set."""
@@ -96,14 +96,14 @@ class Script:
         return functools.partial(seeds_by_place, self.config.seed, num_images, self.topology.num_devices)
 
     def fresh_model(self, num_outputs: int, say) -> nn.Module:
-        """The plain model with drawn weights, whatever PRETRAINED says."""
+        """The plain model with random weights, without PRETRAINED."""
         return self.workload.model(self.without(pretrained=None), self.topology.rank, say)
 
     def without(self, **changes) -> RunConfig:
         return dataclasses.replace(self.config, mistake="none", **changes)
 
     def read_weights(self, path: str) -> dict[str, torch.Tensor]:
-        """The weights in a file as PRETRAINED names it, by their names in the plain model."""
+        """The weights in the file of PRETRAINED, by their names in the plain model."""
         path, content = weights.read_named(path, self.config.trust)
         return weights.weights_in(content, path)
 
@@ -122,8 +122,8 @@ class Script:
 
 
 def make_script(config: RunConfig, mode: Mode, workload: Workload, mistake: str = "none") -> Script:
-    """mistake: a name in MISTAKES; its ``overrides`` are the methods of a subclass. Raises AttributeError for one that
-    ``Script`` does not have."""
+    """mistake: a name in MISTAKES; its ``overrides`` are the methods of a subclass. Raises AttributeError for a method
+    that ``Script`` does not have."""
     overrides = {} if mistake == "none" else mistakes.MISTAKES[mistake].overrides
     for decision in overrides:
         if not callable(getattr(Script, decision, None)):

@@ -1,6 +1,5 @@
-"""The task of a rank that trains (bench/config/tasks.py). ``train`` is the whole story, from joining the group to
-RUN_DIR/record.json. `bench run --mode ddp --gpus 2` times ten steps; with --epochs 3 there are validations and
-checkpoints as well."""
+"""The training task of a rank (bench/config/tasks.py). ``train`` is the complete sequence, from joining the group to
+RUN_DIR/record.json. `bench run --mode ddp --gpus 2` times ten steps; --epochs 3 adds validations and checkpoints."""
 
 import gc
 from pathlib import Path
@@ -11,7 +10,7 @@ from bench.process.heartbeat import StatusWriter
 
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Train; with MIN_DEVICES again for each time that another rank is lost."""
+    """Train; with MIN_DEVICES again after each loss of another rank."""
     if not config.elastic:
         return train(config, run_dir, status)
     status.phase("joining the group")
@@ -21,17 +20,17 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
 
 
 def train(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> None:
-    """kept: with MIN_DEVICES, what the mode keeps between two attempts."""
+    """kept: with MIN_DEVICES, the mode's state between two attempts."""
     moments = {"worker_started": steady.now()}
     if kept:
-        gc.unfreeze()  # the attempt before this one froze its model and its optimizer as well
+        gc.unfreeze()  # the previous attempt also froze its model and its optimizer
         gc.collect()
-    gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
+    gc.disable()  # imports make a million objects and no garbage; collecting takes a fifth of their time
     status.phase("joining the group")
     from bench.training import build, measuring  # only now: they load torch
     from bench.training.observer import Observer
 
-    observer = Observer(config, run_dir)  # with WATCH=1 it sees what is loaded
+    observer = Observer(config, run_dir)  # with WATCH=1 it observes loaded files
     script = build.join(config, kept)
     moments["joined"] = steady.now()
     status.phase("preparing the data")
@@ -39,7 +38,7 @@ def train(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> 
     moments["data_ready"] = steady.now()
     status.phase("building the model")
     trainer, checkpoint = build.build_trainer(config, script, data, status, run_dir)
-    gc.freeze()  # the collector is on from here, and leaves alone what the imports made
+    gc.freeze()  # the collector is on from here, without the imports' objects
     gc.enable()
 
     if config.evaluate:

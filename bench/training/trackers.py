@@ -5,7 +5,7 @@
 - nothing is sent anywhere and everything is under the run's folder, unless WANDB_MODE=online is in the environment.
   An offline run is sent later by ``wandb sync RUN_DIR/wandb/offline-run-*``.
 
-A process that leaves by os._exit without ``close`` loses the last second of values.
+A process that exits by os._exit without ``close`` loses the last second of values.
 """
 
 import importlib
@@ -23,45 +23,45 @@ from unittest import mock
 from bench.errors import UserError
 from bench.process import tree
 
-CLOSE_S = 30.0  # for what is still in the queue, and for wandb's service to end
-END_S = 3.0  # from killing that service to its being gone
-FLUSH_S = 1  # a killed run loses at most about so much
+CLOSE_S = 30.0  # for the remaining queue, and for wandb's service to end
+END_S = 3.0  # from killing that service to its end
+FLUSH_S = 1  # a killed run loses at most about this much
 
-# What wandb is told, where the user's environment says nothing else. By variables, for a wandb that does not know one
-# ignores it; a doubled underscore is one of its private settings.
+# wandb's settings, unless the user's environment sets them. As variables, because wandb ignores unknown ones; a double
+# underscore marks a private setting.
 WANDB_ENVIRONMENT = {
     "WANDB_MODE": "offline",
-    "WANDB_ERROR_REPORTING": "false",  # wandb 0.31 calls its makers' server with it, even from offline runs
+    "WANDB_ERROR_REPORTING": "false",  # otherwise wandb 0.31 contacts its server, even in offline runs
     "WANDB_SILENT": "true",
-    "WANDB_CONSOLE": "off",  # the rank's output is the rank log's
-    "WANDB_DISABLE_GIT": "true",  # what a run ran on is in the record
+    "WANDB_CONSOLE": "off",  # the rank's output goes to the rank's log
+    "WANDB_DISABLE_GIT": "true",  # the record has the code version
     "WANDB_DISABLE_CODE": "true",
     "WANDB__DISABLE_META": "true",
     "WANDB__DISABLE_MACHINE_INFO": "true",
-    "WANDB__DISABLE_STATS": "true",  # a process that samples the machine would be in the measurement
-    "WANDB__TRANSACTION_LOG_FLUSH_INTERVAL": str(FLUSH_S),  # 15 s by default, and a killed run loses what is unwritten
+    "WANDB__DISABLE_STATS": "true",  # a process that samples the machine would disturb the measurement
+    "WANDB__TRANSACTION_LOG_FLUSH_INTERVAL": str(FLUSH_S),  # 15 s by default; a killed run loses unwritten values
     "WANDB_INIT_TIMEOUT": "30",
 }
 
 
 class NoTracker:
-    """Tracks nothing, and is the interface."""
+    """The interface; tracks nothing."""
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Note numbers by name at a step; steps must not go back. No tensors: to read one waits for its device."""
+        """Log numbers by name at a step; steps must not decrease. No tensors: reading one waits for its device."""
 
     def close(self) -> None:
-        """Write what is left, within a time limit. A second call does nothing."""
+        """Write the remaining values, within a time limit. A second call does nothing."""
 
 
 class TensorBoard(NoTracker):
-    host = "run"  # in the files' names, where TensorBoard puts this machine's
+    host = "run"  # in the files' names, instead of this machine's name
 
     def __init__(self, run_dir: Path, config: dict):
         require("tensorboard", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
-        # A queue without a limit (0): with one, a step would wait for a slow disk.
+        # An unlimited queue (0): with a limit, a step would wait for a slow disk.
         with mock.patch("socket.gethostname", return_value=self.host):
             self.writer = SummaryWriter(run_dir / "tensorboard", max_queue=0, flush_secs=FLUSH_S)
         self.writer.add_text("config", f"```\n{json.dumps(config, indent=2, default=str)}\n```")
@@ -106,7 +106,7 @@ class Wandb(TensorBoard):
         os.environ.pop("WANDB_SERVICE", None)  # another program's service would not end with this run
         self.scratch = folder / "scratch"
         self.scratch.mkdir(parents=True, exist_ok=True)
-        # While it is imported, wandb makes temporary folders that only an ordinary end of Python would remove.
+        # During its import, wandb creates temporary folders that only a normal exit of Python would remove.
         before, tempfile.tempdir = tempfile.tempdir, str(self.scratch)
         try:
             self.wandb = require("wandb", "wandb")
@@ -120,7 +120,7 @@ class Wandb(TensorBoard):
             tree.terminate([p for p in tree.with_descendants(os.getpid()) if p not in others], END_S)
             asked, why = os.environ["WANDB_MODE"], str(error).partition("\n")[0]
             hint = "leave TRACK out" if asked == "offline" else "leave WANDB_MODE out to track offline"
-            raise UserError(f"TRACK=wandb with WANDB_MODE={asked} does not start ({why}): {hint}") from error
+            raise UserError(f"TRACK=wandb with WANDB_MODE={asked} did not start ({why}): {hint}") from error
         self.services = [p for p in tree.with_descendants(os.getpid()) if p not in others]
         super().__init__(run_dir, config)
 

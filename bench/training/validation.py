@@ -1,4 +1,4 @@
-"""Validation: the mean loss and the workload's metrics over held-out examples, of one rank or of all."""
+"""Validation: the mean loss and the workload's metrics over the validation set, on one rank or on all."""
 
 import itertools
 import math
@@ -17,9 +17,9 @@ from bench.workload.loader import plain_errors
 
 @torch.no_grad()
 def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = None) -> dict:
-    """Each process counts its share of the held-out set, and the COUNTS are summed over the ranks. A share is never
+    """Each process counts its share of the validation set, and the COUNTS are summed over the ranks. A share is never
     padded, so no example counts twice. Batch norm's statistics may differ by rank; rank 0's are validated, as in a
-    checkpoint. judged: what to call instead of the trained model (``Mode.judged``)."""
+    checkpoint. judged: the model to call instead of the trained one (``Mode.judged``)."""
     trainer.status.phase(VALIDATING)
     mode, model = trainer.mode, trainer.mode.judged(trainer.model) if judged is None else judged
     own = to_cpu(dict(model.named_buffers()))
@@ -28,12 +28,12 @@ def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = Non
     load_buffers(model, own)
     found = means(trainer, trainer.script.sum_counts(counts))
     if not found["images"]:
-        raise UserError("no example of the validation set can be read")
+        raise UserError("no example of the validation set can be read: repair the files")
     return found
 
 
 def validate_averages(trainer: Trainer, batches: Iterable, judged: dict[str, nn.Module]) -> dict:
-    """``validate`` of each average of the weights, as ``ema_loss``, ``ema_top1``, … judged: name -> what to call."""
+    """``validate`` for each average of the weights, as ``ema_loss``, ``ema_top1``, … judged: name -> model to call."""
     row = {}
     for name, model in judged.items():
         found = validate(trainer, batches, model)
@@ -70,8 +70,8 @@ def count(trainer: Trainer, batches: Iterable, model: nn.Module) -> torch.Tensor
 
 
 def forwards(trainer: Trainer, batches: Iterable) -> Iterator[tuple]:
-    """(inputs, targets) of each forward pass. Where that is a collective (``Mode.collective_forward``) every rank must
-    take as many: one with fewer batches, or no readable example, takes a blank example whose targets are None."""
+    """(inputs, targets) of each forward pass. If that is a collective (``Mode.collective_forward``) all ranks must take
+    the same number: a rank with fewer batches, or no readable example, takes a blank example with targets None."""
     mode, blank, most = trainer.mode, (trainer.workload.blank(), None), 0
     if mode.collective_forward:  # before the first pass: ranks that meet in one must not reduce meanwhile
         most = int(mode.reduce(torch.tensor(float(len(batches)), device=trainer.device), "max"))

@@ -199,7 +199,7 @@ def test_options_that_differ(tmp_path, copied_python):
     results = ends(as_tasks(tmp_path, second={"steps": 7}), tmp_path)
     said = "".join(result.stderr for result in results)
     assert [result.code for result in results] == [2, 2] and said.count("\n") == 1, said
-    assert "was asked for STEPS=7, and rank 0 for STEPS=2" in said and not list(tmp_path.iterdir())
+    assert "has STEPS=7, but rank 0 has STEPS=2" in said and not list(tmp_path.iterdir())
 
 
 def test_a_rank_that_does_not_come(tmp_path, copied_python):
@@ -208,5 +208,5 @@ def test_a_rank_that_does_not_come(tmp_path, copied_python):
     second.communicate()
     (result,) = ends([first], tmp_path)
     assert (
-        result.code == 2 and result.stderr.count("\n") == 1 and "rank 1 of 2 did not come within 6 s" in result.stderr
+        result.code == 2 and result.stderr.count("\n") == 1 and "rank 1 of 2 did not start within 6 s" in result.stderr
     )

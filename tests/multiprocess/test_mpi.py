@@ -95,7 +95,7 @@ def test_joined_options_that_differ(tmp_path):
     second = [":", "-np", "1", sys.executable, "-m", *arguments, "--seed=9"]
     result = finish(start(1, "-m", *arguments, *second), tmp_path, timeout=WITHIN)
     assert result.code == 2 and not list(tmp_path.iterdir()), result.stderr
-    assert "was asked for SEED=9, and rank 0 for SEED=0" in result.stderr
+    assert "has SEED=9, but rank 0 has SEED=0" in result.stderr
 
 
 def test_mpirun_is_interrupted(tmp_path):

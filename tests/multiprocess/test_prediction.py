@@ -99,7 +99,7 @@ def test_bad_input_is_one_line(ranks, trained, tmp_path):
     refused(of(tmp_path / "nowhere", *good[1:]), "is not a folder of images")
     refused(of(place / "data" / "..", *good[1:], "--out=x.txt"), "ends with .csv or .parquet")
     refused(of(*good, "--epochs=2"), "unknown option --epochs")
-    refused(of(good[0], "--resume=nowhere", *good[2:]), "RESUME=nowhere is not there")
+    refused(of(good[0], "--resume=nowhere", *good[2:]), "RESUME=nowhere does not exist")
     (tmp_path / "names.txt").write_text("one\ntwo\n")
     state = torch.load(run_dir / "latest.pt", weights_only=True)
     state["config"] |= {"data": "mine.py:datasets", "image_size": None}

@@ -104,7 +104,7 @@ def test_a_link_that_is_down_for_5_s_is_waited_for_and_one_that_stays_down_is_na
     told = request.getfixturevalue("waiting")("link_down") if mode == "ddp" else scene("link_down", mode=mode)
     assert told["after_5_s"] > told["before"]  # it went on
     assert told["code"] == 1 and told["seconds"] < 200
-    assert "does not reach node" in told["said"] and "is the network between them up?" in told["said"]
+    assert "does not reach node" in told["said"] and "check the network between them" in told["said"]
     assert told["record"]["failure"]["kind"] == "hung"
 
 

@@ -267,7 +267,7 @@ def test_a_training_goes_on_in_one_mode_after_the_other(runs):
 def test_another_world_size_may_go_on_and_what_changes_is_said(runs, trained):
     result = runs("ddp", "gone on saved by horovod")
     notes = "\n".join(result.record["topology"]["notes"])
-    assert "resumed with 3 processes, begun with 2" in notes and "global batch is 180, it was 240" in notes
+    assert "resumed with 3 processes instead of 2" in notes and "global batch is 180 instead of 240" in notes
     assert "mode horovod → ddp" in notes and "epochs 2 → 3" in notes
     assert [row["epoch"] for row in result.record["accuracy"]["epochs"]] == [1, 2, 3]
     assert rows(result)[:2] == rows(trained("horovod"))
@@ -277,8 +277,8 @@ def test_another_world_size_may_go_on_and_what_changes_is_said(runs, trained):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"epochs": 2}, "has done 2 epochs, and EPOCHS=2"),
-        ({"epochs": 3, "optimizer": "adamw"}, "OPTIMIZER=sgd, whose state does not fit adamw"),
+        ({"epochs": 2}, "has completed 2 epochs, which EPOCHS=2"),
+        ({"epochs": 3, "optimizer": "adamw"}, "OPTIMIZER=sgd, whose state does not match adamw"),
         ({"epochs": 3, "model": "resnet18"}, "does not fit this model: missing layer1.0.conv1.weight"),
     ],
 )
@@ -423,7 +423,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(small_disk, copied_pytho
     result = run(out, **NARROW, mode="single", batch=480, epochs=3)
     assert result.code == 1 and "cannot save" in result.last_error_line, result.stderr
     assert "No space left on device" in result.last_error_line and "latest.pt" in result.last_error_line
-    assert "earlier one there is whole" in result.last_error_line
+    assert "earlier one is intact" in result.last_error_line
     assert checkpoint(result)["step"] == 3 and not list(result.run_dir.glob("*.tmp"))
 
 

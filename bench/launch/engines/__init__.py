@@ -1,4 +1,4 @@
-"""How the ranks of one machine start: one file per engine with ``command(config, run_dir, placement)`` and, if it
+"""Launchers that start the ranks of one machine: one file each, with ``command(config, run_dir, placement)`` and, if it
 cannot start every config, ``lacking(config)``. To add one: its file, its line here, its name in LAUNCHERS of
 config/modes.py."""
 
@@ -8,6 +8,6 @@ ENGINES = {"in-process": in_process, "torchrun": torchrun, "spawn": spawn, "mpir
 
 
 def lacking(config) -> str:
-    """Why a config's engine cannot start it here, to follow the mode's name; else ""."""
+    """Why a config's launcher cannot start it here, a phrase after the mode's name; else ""."""
     engine = ENGINES[config.launcher]
     return engine.lacking(config) if hasattr(engine, "lacking") else ""

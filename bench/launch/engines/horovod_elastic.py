@@ -1,6 +1,6 @@
-"""Horovod's elastic driver over Gloo, with MIN_DEVICES on one machine: what ``horovodrun --min-np --max-np`` runs
-(gloo_run.py of 0.28.1), by the same classes. Horovod gives up a whole host with a lost rank, so here each rank is a
-host. A lost rank is retried after ``wait_s`` under a new host name, because Horovod keeps a lost rank's place."""
+"""Horovod's elastic driver over Gloo, with MIN_DEVICES on one machine: the same classes as ``horovodrun --min-np
+--max-np`` (gloo_run.py of 0.28.1). Horovod drops a host with a lost rank, so here each rank is a host. A lost rank is
+retried after ``wait_s`` under a new host name, because Horovod keeps a lost rank's slot."""
 
 import os
 import secrets
@@ -18,7 +18,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 10, 60
 
 
 def wait_s(times: int) -> int:
-    """Seconds before a rank is retried that was lost so many times.
+    """Seconds before retrying a rank that was lost this many times.
 
     >>> [wait_s(times) for times in (1, 2, 3, 4, 5)]
     [10, 20, 40, 60, 60]
@@ -27,14 +27,14 @@ def wait_s(times: int) -> int:
 
 
 def main() -> None:
-    """Arguments: least and most ranks, restarts, seconds that ranks wait for each other, the worker's."""
+    """Arguments: minimum and maximum ranks, restarts, seconds that ranks wait for each other, the worker's."""
     from horovod.runner.elastic.discovery import HostDiscovery
     from horovod.runner.elastic.settings import ElasticSettings
     from horovod.runner.gloo_run import launch_gloo_elastic
     from horovod.runner.http.http_server import RendezvousServer
 
     least, most, restarts, limit_s = map(int, sys.argv[1:5])
-    places = {f"place{number}": 0 for number in range(most)}  # each with how often its rank was lost
+    places = {f"place{number}": 0 for number in range(most)}  # each with the number of its losses
     hosts = [f"{place}.0" for place in places]
 
     class Discovery(HostDiscovery):
@@ -47,11 +47,11 @@ def main() -> None:
         discovery=Discovery(), min_num_proc=least, max_num_proc=most, num_proc=most, elastic_timeout=limit_s,
         reset_limit=restarts, key=secrets.token_bytes(16), nics={loopback}, verbose=0,
     )  # fmt: skip
-    codes, numbers = [], {}  # of each place its rank at first: Horovod takes them in no order
+    codes, numbers = [], {}  # the first rank of each place: Horovod assigns them in any order
 
     def run_rank(command: str, slot, events: list) -> tuple[int, float]:
         place = slot.hostname.partition(".")[0]
-        number = numbers.setdefault(place, slot.rank)  # its rank for as long as nobody is lost
+        number = numbers.setdefault(place, slot.rank)  # its rank until one is lost
         process = subprocess.Popen(f"exec env RANK={number} LOCAL_RANK={number} {command}", shell=True)
         while process.poll() is None:
             if any(event.is_set() for event in events):

@@ -1,6 +1,6 @@
-"""One machine's ranks of Horovod over Gloo with HOSTS, and on the first machine the rendezvous server: what horovodrun
-does over ssh (gloo_run.py of 0.28.1), by the same classes. So only REMOTE reaches other machines, and all ranks are
-children of what REMOTE started."""
+"""One machine's ranks of Horovod over Gloo with HOSTS, and on the first machine the rendezvous server: the same classes
+as horovodrun over ssh (gloo_run.py of 0.28.1). So only REMOTE reaches other machines, and all ranks are children of
+REMOTE's process."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ TICK_S = 0.1
 
 
 def main() -> None:
-    """Arguments: HOSTS as horovodrun takes them, this machine's number, the worker's."""
+    """Arguments: HOSTS in horovodrun's format, this machine's number, the worker's."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.gloo_run import create_slot_env_vars
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer

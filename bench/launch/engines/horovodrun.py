@@ -20,7 +20,7 @@ GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """The command line and variables to add. Raises UserError when Horovod is missing or cannot use GPUs."""
+    """The command line and variables to add. Raises UserError if Horovod is missing or cannot use GPUs."""
     program = ["-m", "bench.worker", str(run_dir)]
     argv = start(len(placement.ranks), program)
     if why := lacking(config):
@@ -44,7 +44,7 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
 
 
 def of_horovod(config: RunConfig, run_dir: Path) -> dict[str, str]:
-    """What Horovod reads from the environment under any launcher."""
+    """Horovod's environment variables under any launcher."""
     driver = driver_library(run_dir) if config.device == "cuda" else {}
     return {**knobs(config), **trace(config, run_dir), **driver}
 
@@ -58,14 +58,14 @@ def start(num_ranks: int, program: list[str]) -> list[str]:
 
 
 def missing() -> str:
-    """Why there is no Horovod, to follow the mode's name; else ""."""
+    """Why there is no Horovod, a phrase after the mode's name; else ""."""
     if importlib.util.find_spec("horovod") is None:
         return "needs Horovod, which is not installed here: run `bench install-horovod`"
     return ""
 
 
 def lacking(config: Parallel) -> str:
-    """Why this Horovod cannot run a config on GPUs; else "". Without NCCL, 0.28.1 is built without CUDA, too: it takes
+    """Why this Horovod cannot run a config on GPUs; else "". Without NCCL, 0.28.1 is also built without CUDA: it takes
     a GPU's tensor, then throws in its background thread (torch/cuda_util.cc), and ranks die or hang."""
     if config.device != "cuda":
         return ""
@@ -73,14 +73,14 @@ def lacking(config: Parallel) -> str:
         return "needs a Horovod with NCCL on GPUs: run `bench install-horovod --gpu nccl --force`, or use DEVICE=cpu"
     if config.share_gpu and not nccl.shared_variables():
         newest, least = ".".join(map(str, nccl.version() or ("none",))), ".".join(map(str, nccl.SHARED_FROM))
-        needs = f"SHARE_GPU=1 needs NCCL {least} and {nccl.SHARING}=1, and torch here has {newest}"
+        needs = f"SHARE_GPU=1 needs NCCL {least} and {nccl.SHARING}=1, but torch here has {newest}"
         return f"does not work here: {needs}: use MODE=ddp, which then uses Gloo, or DEVICE=cpu"
     return ""
 
 
 def driver_library(run_dir: Path) -> dict[str, str]:
-    """Let Horovod find the driver: it loads ``libcuda.so`` (torch/cuda_util.cc of 0.28.1), a name that only development
-    packages have."""
+    """Make the driver visible to Horovod: it loads ``libcuda.so`` (torch/cuda_util.cc of 0.28.1), which exists only in
+    development packages."""
     if loaded("libcuda.so") or not (library := loaded("libcuda.so.1")):
         return {}
     folder = run_dir.resolve() / ".libraries"

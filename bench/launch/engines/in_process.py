@@ -1,4 +1,4 @@
-"""One fresh process; DP's threads live inside it."""
+"""One new process; DP's threads run inside it."""
 
 import sys
 from pathlib import Path

@@ -14,17 +14,17 @@ from bench.launch.placement import Placement
 from bench.process.guard import RANK_IN
 from bench.process.tree import capture
 
-# As root, as in a container; more ranks than cores; and no rank bound to a core, on which all its threads would share.
-TRIAL_S = 60.0  # for mpirun to name its version
+# Allow root, as in a container, and more ranks than cores; bind no rank to a core, where its threads would share it.
+TRIAL_S = 60.0  # for mpirun to print its version
 FLAGS = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
-# On one machine: no search for InfiniBand, of whose absence it would warn; and no copying out of another process's
-# memory, which containers forbid.
+# On one machine: no search for InfiniBand, which would print a warning; and no copies from another process's memory,
+# which containers forbid.
 SETTINGS = {"OMPI_MCA_btl": "^openib", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
-YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # who waits for a message leaves the core to those that compute
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # a rank that waits for a message yields the core
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """Raises UserError without Horovod, its MPI or mpirun. The user's Open MPI settings win."""
+    """Raises UserError without Horovod, its MPI or mpirun. The user's Open MPI settings have priority."""
     if why := lacking(config):
         raise UserError(f"MODE=horovod {why}")
     count = str(len(placement.ranks))
@@ -51,8 +51,9 @@ def lacking(config: RunConfig) -> str:
 def absent() -> str:
     """Why there is no mpirun of Open MPI; else ""."""
     if not shutil.which("mpirun"):
-        return "no mpirun is found: install Open MPI (`apt-get install openmpi-bin`), or load your cluster's module"
+        return "mpirun is not found: install Open MPI (`apt-get install openmpi-bin`), or load your cluster's module"
     says = capture(["mpirun", "--version"], TRIAL_S).out
     if "Open MPI" in says or "OpenRTE" in says:
         return ""
-    return f"mpirun is not Open MPI's, but {says.strip().partition(chr(10))[0][:80] or 'says nothing of itself'}"
+    printed = says.strip().partition("\n")[0][:80] or "nothing"
+    return f"mpirun is not Open MPI's (it prints {printed}): install Open MPI"

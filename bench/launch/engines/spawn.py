@@ -1,4 +1,4 @@
-"""torch.multiprocessing.spawn, in a fresh process (spawn_ranks.py): a fork of a notebook's kernel could not use
+"""torch.multiprocessing.spawn, in a new process (spawn_ranks.py): a fork of a notebook's kernel could not use
 CUDA."""
 
 import sys
@@ -12,7 +12,7 @@ from bench.launch.ports import require_free_port
 
 
 def command(config: Resources, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """Without DIST_URL the ranks meet through a file. Raises UserError when DIST_URL cannot work."""
+    """Without DIST_URL the ranks meet through a file. Raises UserError if DIST_URL cannot work."""
     url = config.dist_url or f"file://{run_dir.resolve()}/.rendezvous"
     if url.startswith("tcp:"):
         address = urlsplit(url)

@@ -1,5 +1,4 @@
-"""The process that spawns the ranks. A file of its own, because ``-m`` warns about a module that is already
-imported."""
+"""The process that spawns the ranks. A separate file, because ``-m`` warns about a module that is already imported."""
 
 import os
 import runpy

@@ -12,9 +12,9 @@ JOIN_S = 120  # for the torchruns of all machines to meet
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """The command line and variables to add. Raises UserError when DIST_URL's port is busy. No restarts, because a
-    benchmark would time them; with MIN_DEVICES on one machine all ranks restart from the last checkpoint, and a shared
-    rendezvous store would make most restarts hang over Gloo. On several machines torch's static rendezvous keeps the
+    """The command line and variables to add. Raises UserError if DIST_URL's port is in use. No restarts, because a
+    benchmark would time them; with MIN_DEVICES on one machine all ranks restart from the last checkpoint, and with a
+    shared rendezvous store most restarts would hang over Gloo. On several machines torch's static rendezvous keeps the
     nodes in order; c10d sorts them by the text of their addresses (dynamic_rendezvous.py of 2.14)."""
     if placement.count > 1:
         rendezvous = [
@@ -36,6 +36,6 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
         "--nnodes", str(placement.count), "--nproc-per-node", str(len(placement.ranks)), "--max-restarts", str(again),
         *rendezvous,
         *(["--numa-binding", "node"] if config.numa_binding else []),
-        "--log-dir", str(run_dir / ".torchrun"),  # or it would leave a folder in /tmp
+        "--log-dir", str(run_dir / ".torchrun"),  # by default it leaves a folder in /tmp
         "-m", "bench.worker", str(run_dir),
     ], variables  # fmt: skip

@@ -109,7 +109,7 @@ HOSTS = {
         ({"visible": "9"}, REFUSED, r"CUDA_VISIBLE_DEVICES=9: 9 does not match one of the 4 GPUs.*DEVICE=cpu"),
         ({"visible": "GPU-ff"}, REFUSED, r"GPU-ff does not match"),
         ({"visible": "1,1"}, REFUSED, r"names a GPU twice"),
-        ({"given": {"gpu_ids": "0,7"}}, REFUSED, r"GPUS=0,7: 7 is not here"),
+        ({"given": {"gpu_ids": "0,7"}}, REFUSED, r"GPUS=0,7: 7 does not exist"),
     ],
     "MIG": [
         ({"mig": [0, 1]}, REFUSED, r"GPU 1 \(H100\) is in MIG mode and has no slice.*DEVICE=cpu"),
@@ -160,7 +160,7 @@ HOSTS = {
     ],
     "a GPU that the driver has lost": [
         ({"lost": [0, 1, 0]}, GPU, r"^{}$"),
-        ({"lost": [0, 1, 0], "given": {"gpu_ids": "0,1"}}, REFUSED, r"GPUS=0,1: 1 is not here"),
+        ({"lost": [0, 1, 0], "given": {"gpu_ids": "0,1"}}, REFUSED, r"GPUS=0,1: 1 does not exist"),
     ],
     "a GPU that does not tell its memory": [({"total_mib": [-1, 81920]}, GPU, r"^{}$")],
     "fewer GPUs than `GPUS`": [({"given": {"num_devices": 8}}, REFUSED, r"GPUS=8, but 4 visible here.*DEVICE=cpu")],

@@ -135,9 +135,9 @@ def test_a_machine_whose_own_name_does_not_lead_to_its_address_is_told_what_to_w
     """Horovod's ranks would die there without a word."""
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
     assert machine.answers_to_its_name("127.0.0.1") == ""
-    assert "`10.0.0.1 localhost` in /etc/hosts" in machine.answers_to_its_name("10.0.0.1")
+    assert "`10.0.0.1 localhost` to /etc/hosts" in machine.answers_to_its_name("10.0.0.1")
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
-    assert "is not known there" in machine.answers_to_its_name("10.0.0.1")
+    assert "does not resolve there" in machine.answers_to_its_name("10.0.0.1")
 
 
 def test_what_was_started_ends_when_nobody_asks_any_more(tmp_path, enter):
@@ -181,7 +181,7 @@ def test_what_ranks_leave_comes_home_where_no_file_is_shared(tmp_path, enter):
         ("while :; do echo '[[[['; echo '{}' '[1]' 7 null '\"x\"'; done", "does not answer within 1 s"),
         ("yes '[' | tr -d '\\n' | head -c 300000; echo; exec sleep 50", "does not answer within 1 s"),
         ("echo '{\"id\": 1}'; exec sleep 50", "does not answer within 1 s"),
-        ("head -c 100000 /dev/zero | tr '\\0' y; exit 3", "starts no ranks there: yyy"),
+        ("head -c 100000 /dev/zero | tr '\\0' y; exit 3", "did not start ranks there: yyy"),
     ],
     ids=["yes", "no end", "junk", "brackets", "no answer", "long"],
 )

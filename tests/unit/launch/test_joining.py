@@ -103,7 +103,7 @@ def test_what_differs_between_two_ranks_is_named():
     assert "torch is 2.7 there and 2.6 here: " in machine.differs(one | {"torch": "2.7"}, one, "ddp", "here")
     assert "found DEVICE=cuda" in joining.differs(one, one | {"device": "cuda"})
     other = one | {"asked": to_dict(RunConfig(seed=3))}
-    assert "was asked for SEED=3, and rank 0 for SEED=0" in joining.differs(one, other)
+    assert "has SEED=3, but rank 0 has SEED=0" in joining.differs(one, other)
 
 
 def report(rank: int, kind: str = "raised", message: str = "ValueError: no", user_error: bool = False, **more) -> dict:

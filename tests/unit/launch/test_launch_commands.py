@@ -153,10 +153,10 @@ def test_gpus_are_named_by_number_or_uuid(nvml_stub, ids, visible, seen):
         (
             {"gpu_ids": "0,7", "num_devices": 2},
             None,
-            ["7 is not here", "choose from 0 (GPU-a0000000…), 1 (GPU-b1111111…)"],
+            ["7 does not exist", "choose from 0 (GPU-a0000000…), 1 (GPU-b1111111…)"],
         ),
         ({"gpu_ids": "0,2", "num_devices": 2}, "2,3", ["0 is hidden by CUDA_VISIBLE_DEVICES", "2 (GPU-"]),
-        ({"gpu_ids": "GPU-ff", "num_devices": 1}, None, ["GPU-ff is not here"]),
+        ({"gpu_ids": "GPU-ff", "num_devices": 1}, None, ["GPU-ff does not exist"]),
         ({"gpu_ids": "1,GPU-b1", "num_devices": 2}, None, ["names GPU 1 twice"]),
         ({"gpu_ids": "1,", "num_devices": 2}, None, ["GPUS=1, names 1 GPU, and 2 are needed"]),
         ({"gpu_ids": "0,1", "num_devices": 2}, "", ["no GPU is visible here", "use GPUS=2 for 2 CPU workers"]),
@@ -444,12 +444,12 @@ def test_mpirun(installed_horovod, some_mpirun, monkeypatch):
     [
         (GLOO, "", "mpirun (Open MPI) 4.1.4", r"with MPI for ADASUM=1: run `bench install-horovod --mpi`"),
         ("0.28.1", "print('gloo')", "mpirun (Open MPI) 4.1.4", "with MPI for ADASUM=1"),
-        (MPI, "", "", "no mpirun is found: install Open MPI"),
+        (MPI, "", "", "mpirun is not found: install Open MPI"),
         (
             "0.28.1",
             "print('mpi', 'gloo')",
             "HYDRA build details:",
-            "mpirun is not Open MPI's, but HYDRA build details:",
+            "mpirun is not Open MPI's (it prints HYDRA build details:",
         ),
     ],
 )

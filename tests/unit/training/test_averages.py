@@ -105,7 +105,7 @@ def test_averages_come_back_from_a_checkpoint():
     assert all(same(other.state()[name], state[name]) for name in ("ema", "swa"))
     assert stored(averages.mode, model, state)["ema"].state_dict().keys() == model.state_dict().keys()
     (said,) = averages_of(network(), ema=0.7, swa=1).load({"ema": state["ema"]}, None)
-    assert said == "SWA begins here: the checkpoint has none"
+    assert said == "SWA starts here: the checkpoint does not contain it"
     assert stored(averages.mode, model, averages_of(network(), swa=1).state()) == {}  # nothing has gone into it
 
 

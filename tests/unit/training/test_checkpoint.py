@@ -250,8 +250,8 @@ def test_find_takes_a_file_a_run_or_the_newest_of_many(tmp_path):
     assert checkpoint.find(str(runs / "c")) == runs / "c" / "latest.pt"
     assert checkpoint.find(str(runs)) == runs / "a" / "latest.pt"
     assert checkpoint.find(str(tmp_path)) == runs / "a" / "latest.pt"
-    assert "no latest.pt in that folder" in the_line(checkpoint.find, str(runs / "d"))
-    assert f"RESUME={tmp_path}/e is not there" in the_line(checkpoint.find, f"{tmp_path}/e")
+    assert "contains no latest.pt" in the_line(checkpoint.find, str(runs / "d"))
+    assert f"RESUME={tmp_path}/e does not exist" in the_line(checkpoint.find, f"{tmp_path}/e")
 
 
 @pytest.mark.parametrize(
