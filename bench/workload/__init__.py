@@ -1,4 +1,4 @@
-"""What is trained: one folder per workload with one interface (base.py), and what all workloads share."""
+"""Workloads: one folder each with one interface (base.py), and their shared parts."""
 
 import importlib
 
@@ -13,7 +13,7 @@ def load_workload(config: RunConfig, device):
     if (config.model or "").startswith(KERAS):
         from bench.workload.models.keras_models import keras_on_torch
 
-        keras_on_torch(config)  # before a file of the user's imports Keras, which then keeps its backend
+        keras_on_torch(config)  # before the user's file imports Keras, which then fixes its backend
     found = importlib.import_module(f"bench.workload.{workload_of(config).name}").Workload(config, device)
     own_code.attach(found)
     return found

@@ -15,9 +15,9 @@ from bench.workload import batch
 
 
 class Workload:
-    """One workload in one process. Every method is called on every rank. device: where this process has its batches."""
+    """One workload in one process. Every method is called on every rank. device: of this process's batches."""
 
-    num_outputs: int  # of the model; known after ``load``, as are ``classes``
+    num_outputs: int  # of the model; set by ``load``, like ``classes``
     classes: list[str] | None = None  # their names
 
     def __init__(self, config: RunConfig, device: torch.device):
@@ -25,17 +25,17 @@ class Workload:
 
     def load(self, mode, say: Callable[[str], None]) -> tuple:
         """The training set and the validation set (or None). mode: the open mode. say: takes progress messages. Raises
-        UserError when the data are not available, or when one step needs more examples than there are."""
+        UserError if the data are not available, or if one step needs more examples than there are."""
         raise NotImplementedError
 
     def model(self, config: RunConfig, rank: int, say: Callable[[str], None]) -> nn.Module:
         """The plain model on the CPU. Each rank draws its own weights (seed + rank)."""
-        from bench.workload.models import build_model  # after the data: torchvision takes half a second
+        from bench.workload.models import build_model  # after the data: importing torchvision takes half a second
 
         return build_model(config, self.num_outputs, rank, say)
 
     def prepare(self, inputs: torch.Tensor) -> torch.Tensor:
-        """A batch's inputs as the model takes them, on the device."""
+        """A batch's inputs in the model's format, on the device."""
         return batch.moved(inputs, self.device)
 
     def step(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, loss: Callable) -> tuple:
@@ -52,15 +52,15 @@ class Workload:
         return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def check(self, model: nn.Module, train_set) -> None:
-        """Before a mode wraps it: raise UserError for a model that cannot be trained on these data."""
+        """Before the mode wraps the model: raise UserError if it cannot be trained on these data."""
 
     def facts(self, model: nn.Module) -> dict:
-        """Texts and numbers for the record, besides the options."""
+        """Further texts and numbers for the record."""
         return {}
 
     def planned(self, examples: int) -> tuple:
         """A batch of this many examples, (inputs, targets) on the device ``meta``, to predict memory. Raises UserError
-        where the shapes are not known without the data."""
+        if the shapes are unknown without the data."""
         raise UserError(f"the memory of DATA={self.config.data} cannot be predicted: run it once with MEMORY=1")
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -72,6 +72,6 @@ class Workload:
         raise NotImplementedError
 
     def blank(self) -> torch.Tensor:
-        """The inputs of one example that does not count, for a rank without examples left whose forward pass is a
+        """The inputs of one example that does not count, for a rank without remaining examples whose forward pass is a
         collective."""
         raise NotImplementedError

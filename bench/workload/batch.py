@@ -1,5 +1,5 @@
 """A batch's inputs, targets or outputs: a structure (bench/structure.py) of tensors with the examples in dimension 0,
-or what the user's ``collate`` returned."""
+or the result of the user's ``collate``."""
 
 from typing import NamedTuple
 
@@ -9,15 +9,15 @@ from bench import structure
 
 
 class Collated(NamedTuple):
-    """What the user's ``collate`` returned for each forward pass. Only the user's functions and the model read a part,
-    because nothing says which dimension has the examples."""
+    """The results of the user's ``collate`` for each forward pass. Only the user's functions and the model read a part,
+    because the dimension of the examples is unknown."""
 
     parts: list
     count: int  # examples in one part
 
 
 def opened(item):
-    """A batch as the model and the user's functions take it; of a ``Collated`` the first part."""
+    """A batch for the model and the user's functions; the first part of a ``Collated``."""
     return item.parts[0] if isinstance(item, Collated) else item
 
 
@@ -33,7 +33,7 @@ def length(item) -> int:
 
 
 def chunks(item, count: int) -> list:
-    """Split into ``count`` parts as ``torch.chunk`` does.
+    """Split into ``count`` parts like ``torch.chunk``.
 
     >>> [length(part) for part in chunks((torch.zeros(5, 2), torch.zeros(5)), 2)]
     [3, 2]
@@ -51,8 +51,8 @@ def split(item, size: int) -> list:
 
 
 def moved(item, device: torch.device):
-    """On a device; copies from pinned memory do not block. Objects with a method ``to`` move themselves, as torch's
-    PackedSequence, whose lengths stay on the CPU."""
+    """Move to a device; copies from pinned memory do not block. Objects with a method ``to`` move themselves, e.g.
+    torch's PackedSequence, whose lengths stay on the CPU."""
 
     def move(part):
         return part.to(device, non_blocking=True) if isinstance(part, torch.Tensor) else part.to(device)

@@ -14,8 +14,8 @@ def freeze_parameters(model: nn.Module, freeze: str | None, train_only: str | No
     Both are shell patterns with commas between, ``conv1*,bn1*,layer1*``, and one of them is None. Call it before a mode
     wraps the model: DDP reads ``requires_grad`` once, at construction, to fill its buckets. A parameter frozen later
     never gets its gradient, its bucket is never sent, and DDP's next forward raises. With
-    ``find_unused_parameters=True`` DDP would search the graph for it in each step, and no longer find a layer that was
-    left out by mistake. Raises UserError for a pattern that matches nothing, and when nothing is left to train.
+    ``find_unused_parameters=True`` DDP would search the graph for it in each step, and no longer detect a layer that is
+    unused by mistake. Raises UserError for a pattern that matches nothing, and if no parameter is left to train.
     """
     names = [name for name, _ in model.named_parameters()]
     frozen = matching("FREEZE", freeze, names) if freeze else set(names) - matching("FREEZE", train_only, names)
@@ -47,7 +47,7 @@ def train_mode(model: nn.Module) -> None:
     """``model.train()``, but a module whose parameters are all frozen stays in evaluation mode.
 
     A batch norm in training mode updates its running statistics and normalises with the batch's even if its parameters
-    are frozen; a frozen module must compute what it computed when it was trained.
+    are frozen; a frozen module must compute the same as after its training.
     """
     model.train()
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""The batches of one process: which examples, in what order, read by how many loader workers.
+"""The batches of one process: their examples, order and loader workers.
 
 ``dataset[draws]`` (sharding.py) is the inputs and targets of these draws, as tensors, and the names of examples that
 could not be read."""
@@ -20,7 +20,7 @@ from bench.workload import sharding
 
 
 class SlowStorage:
-    """A data set behind a simulated storage that takes ``milliseconds`` per image."""
+    """A data set on a simulated storage that takes ``milliseconds`` per image."""
 
     def __init__(self, dataset, milliseconds: float):
         self.dataset, self.milliseconds = dataset, milliseconds
@@ -39,8 +39,8 @@ class SlowStorage:
 
 
 def training_set(config: RunConfig, dataset, unit: str, where: str = "", smaller: str = "GPUS"):
-    """The data set, behind a simulated storage with STORAGE_MS. unit: what an example is called. Raises UserError when
-    one step needs more examples than there are."""
+    """The data set, on a simulated storage with STORAGE_MS. unit: the name of an example. Raises UserError if one step
+    needs more examples than there are."""
     if len(dataset) < config.global_batch and not config.evaluate:
         raise UserError(
             f"a step of {config.global_batch} {unit} (BATCH x GPUS x ACCUMULATE) is more than the {len(dataset)} "
@@ -96,24 +96,24 @@ def validation_batches(config: RunConfig, topology, dataset, whole: bool = False
 
 def loader(config: Data, topology, dataset, draws, keep: bool) -> DataLoader:
     """Prefetches two batches per worker, into pinned memory for a GPU. WORKERS is the total over all processes. keep:
-    whether the workers live on after the last batch."""
+    whether the workers stay alive after the last batch."""
     finish = dataset.finish if getattr(dataset, "finish_on", None) else None
     kind = functools.partial(FinishingLoader, finish=finish, device=topology.device) if finish else DataLoader
     share = config.workers // topology.world_size + (topology.rank < config.workers % topology.world_size)
     return kind(
         dataset,
-        batch_size=None,  # the data set makes a whole batch of an array of draws
+        batch_size=None,  # the data set makes a complete batch from an array of draws
         sampler=draws,
         num_workers=share,
         persistent_workers=keep and share > 0,
         pin_memory=topology.device.type == "cuda" and config.data != "synthetic",
-        generator=torch.Generator(),  # the training process's random numbers stay as they are
+        generator=torch.Generator(),  # the training process's random state is unchanged
     )
 
 
 class FinishingLoader(DataLoader):
-    """A loader whose batches are finished on this process's device: a thread with its own CUDA stream does the next
-    one during the step. Without workers there is no thread: the data set then uses the process's random numbers.
+    """A loader whose batches are finished on this process's device: a thread with its own CUDA stream prepares the next
+    one during the step. Without workers there is no thread, because the data set then uses the process's random state.
 
     finish: a batch of the data set -> (inputs on the device, targets, names).
     """
@@ -145,12 +145,12 @@ class FinishingLoader(DataLoader):
                 if done:
                     current = torch.cuda.current_stream(self.device)
                     current.wait_event(done)
-                    batch[0].record_stream(current)  # the allocator must not reuse its memory before the step is done
+                    batch[0].record_stream(current)  # keep its memory until the end of the step
                 yield batch
 
 
 def plain_errors(batches: Iterator) -> Iterator:
-    """The batches; the traceback that torch adds to a loader worker's UserError is removed."""
+    """The batches, without the traceback that torch adds to a loader worker's UserError."""
     try:
         yield from batches
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Files that several processes need and one of them writes."""
+"""Files that one process writes for several."""
 
 import contextlib
 import socket
@@ -10,18 +10,18 @@ from bench import files
 from bench.errors import UserError
 
 WAIT_S = 3600.0  # for another process; a killed one releases its lock
-SILENT_S = 30.0  # without a byte, then a download has failed
+SILENT_S = 30.0  # without data, then a download has failed
 
 
 def locked(path: Path, wait_s: float = WAIT_S) -> contextlib.AbstractContextManager:
     """Hold the lock file ``path``. Raises UserError after ``wait_s`` seconds."""
-    over = UserError(f"{path} has been locked by another process for {wait_s:g} s: end it")
+    over = UserError(f"{path} has been locked by another process for {wait_s:g} s: stop that process")
     return files.locked(path, time.monotonic() + wait_s, over)
 
 
 def made_once(path: Path, make: Callable[[Path], None]) -> Path:
     """``path``; if it does not exist, one process writes it with ``make(temporary path)`` and the others wait. Raises
-    UserError when the folder cannot be written to."""
+    UserError if the folder cannot be written to."""
     try:
         if not path.exists():
             with locked(path.with_name(f"{path.name}.lock")):
@@ -29,7 +29,7 @@ def made_once(path: Path, make: Callable[[Path], None]) -> Path:
                     with files.written_whole(path, path.with_name(f"{path.name}.part")) as part:
                         make(part)
     except OSError as error:
-        raise UserError(f"{path.parent} is not writable ({error.strerror or error})") from None
+        raise UserError(f"{path.parent} is not writable ({error.strerror or error}): choose another folder") from None
     return path
 
 

@@ -1,6 +1,6 @@
 """The user's code: MODEL=FILE.py:FUNCTION and DATA=FILE.py:FUNCTION, or package.module:FUNCTION.
 
-In the model's file (the data's, if only DATA is the user's) these functions replace the workload's own:
+In the model's file (the data's, if only DATA is the user's) these functions replace the workload's:
 ``loss(outputs, targets)``: a scalar, the mean over the batch; ``step(model, inputs, targets)``: the forward pass,
 (outputs, loss); ``groups(model)``: the optimizer's parameter groups; ``score(outputs, targets)``: the metric of a
 validation, [batch], larger is better. In the data's file ``collate(examples)`` makes (inputs, targets)."""
@@ -38,7 +38,7 @@ def loaded(option: str, text: str) -> ModuleType:
     where, _ = own.named(text)
     path = Path(where).expanduser().resolve()
     if own.is_file(where) and not path.is_file():
-        raise UserError(f"{option}={text}: {where} is not there")
+        raise UserError(f"{option}={text}: {where} does not exist")
     with users_code(f"{option}={text}"):
         if own.is_file(where):
             return from_file(path)
@@ -49,7 +49,7 @@ def loaded(option: str, text: str) -> ModuleType:
 
 @functools.cache
 def from_file(path: Path) -> ModuleType:
-    """A file as a module, which can import its neighbours."""
+    """Import a file as a module; it can import its neighbours."""
     name = NAME.format(path.stem, hashlib.sha256(str(path).encode()).hexdigest()[:12])
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -65,8 +65,8 @@ def from_file(path: Path) -> ModuleType:
 
 
 def require_own_neighbours(path: Path) -> None:
-    """Raise ImportError where a file would import another file's neighbour: both have a neighbour of this name, and a
-    process, also a loader worker that unpickles an example, has one module of each name."""
+    """Raise ImportError if a file would import another file's neighbour: both have a neighbour of this name, but a
+    process, also a loader worker that unpickles an example, has only one module per name."""
     folders = {Path(module.__file__).parent for name, module in sys.modules.items() if name.startswith(NAME[:12])}
     neighbours, files = {}, [path]  # neighbours: name -> its file, of each module that is imported directly or not
     for file in files:  # which grows
@@ -78,8 +78,8 @@ def require_own_neighbours(path: Path) -> None:
         own_ones = [place.resolve() for place in places]
         theirs = file_of_module(name) if own_ones else None
         if theirs and theirs not in own_ones and {theirs.parent, theirs.parent.parent} & {*folders, Path.cwd()}:
-            raise ImportError(f"it imports {name}, and would get {theirs}, not {own_ones[0]}: a process loads one "
-                              "module of each name, so rename one of the two files")  # fmt: skip
+            raise ImportError(f"it imports {name} and would get {theirs}, not {own_ones[0]}: a process loads one "
+                              "module per name: rename one of the two files")  # fmt: skip
 
 
 def file_of_module(name: str) -> Path | None:
@@ -99,8 +99,8 @@ def imported_by(file: Path) -> set[str]:
 
 
 def call(option: str, text: str, *arguments):
-    """Call the function that an option names. Raises UserError in one line: no such file, module or function, or what
-    the user's code raised, with its line."""
+    """Call the function that an option names. Raises UserError in one line: no such file, module or function, or the
+    user's exception with its line."""
     where, name = own.named(text)
     module = loaded(option, text)
     found = getattr(module, name, None)
@@ -115,13 +115,13 @@ def call(option: str, text: str, *arguments):
 
 @contextlib.contextmanager
 def users_code(name: str) -> Iterator[None]:
-    """Turn what the user's code raises into a UserError with its place. name: of what is called."""
+    """Turn exceptions of the user's code into a UserError with their place. name: of the function."""
     try:
         yield
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        large = " is too large, this machine has no memory for it: use a smaller one" if no_memory(error) else ""
+        large = " is too large for this machine's memory: use a smaller one" if no_memory(error) else ""
         raise UserError(f"{name}{large}: {said(error)}") from error
 
 
@@ -144,14 +144,14 @@ def said(error: BaseException) -> str:
 
 
 def own_modules(config: RunConfig) -> Iterator[tuple[str, ModuleType]]:
-    """("MODEL" or "DATA", its module) of each that is the user's."""
+    """("MODEL" or "DATA", its module) for each user file."""
     for option, text in (("MODEL", config.model), ("DATA", config.data)):
         if own.named(text or ""):
             yield option, loaded(option, text)
 
 
 def beside(config: RunConfig) -> ModuleType | None:
-    """The module whose loss, step, groups and score are used; None where neither model nor data are the user's."""
+    """The module whose loss, step, groups and score are used; None if neither model nor data are the user's."""
     return next((module for _, module in own_modules(config)), None)
 
 
@@ -186,8 +186,8 @@ def attach(workload) -> None:
 
 def try_out(workload, own_step: Callable | None, model: nn.Module, train_set) -> None:
     """Before a mode wraps the model: a forward and backward pass with two examples, and with EPOCHS or EVALUATE a
-    validation. The model stays as it was. Raises UserError where outputs and targets do not fit, the loss is not a
-    scalar, a trained parameter gets no gradient, or the outputs cannot be scored."""
+    validation. The model is unchanged. Raises UserError if outputs and targets do not match, the loss is not a scalar,
+    a trained parameter gets no gradient, or the outputs cannot be scored."""
     config = workload.config
     inputs, targets = (batch.chunks(item, 1)[0] for item in train_set[np.arange(min(2, len(train_set)))][:2])
     inputs, targets = workload.prepare(inputs), batch.moved(targets, workload.device)
@@ -197,9 +197,8 @@ def try_out(workload, own_step: Callable | None, model: nn.Module, train_set) ->
         if silent:
             names = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
             raise UserError(
-                f"MODEL={config.model}: no gradient comes for {names}. DDP waits in each step until every parameter "
-                "that is to be trained has its gradient, and fails in the next step when one has none; so no mode "
-                f"starts: use them in the forward pass, remove them, or FREEZE={','.join(silent[:4])}"
+                f"MODEL={config.model}: {names} get no gradient, but DDP needs one for every trained parameter: "
+                f"use them in the forward pass, remove them, or use FREEZE={','.join(silent[:4])}"
             )
     if config.epochs or config.evaluate:
         with nothing_kept(workload, model), torch.no_grad():
@@ -235,8 +234,8 @@ def silent_parameters(workload, model: nn.Module, inputs, targets) -> list[str]:
 
 
 def try_validation(workload, own_step: Callable | None, model: nn.Module, inputs, targets, train_set) -> None:
-    """A validation calls ``model(inputs)``, or ``step`` where that or the score fails: only ``step`` knows how a model
-    of several inputs is called."""
+    """A validation calls ``model(inputs)``, or ``step`` if that or the score fails: only ``step`` knows how to call a
+    model of several inputs."""
 
     def by_step(model: nn.Module, inputs, targets):
         targets = batch.moved(train_set[np.arange(1)][1], workload.device) if targets is None else targets
@@ -269,18 +268,18 @@ def explained(workload, model: nn.Module, what: str, inputs, targets) -> Iterato
         yield
     except UserError as error:
         raise UserError(f"{words}: {error}") from None
-    except (Exception, SystemExit) as error:  # foreign code can raise anything
+    except (Exception, SystemExit) as error:  # user code can raise anything
         known = f", outputs {shape_of(seen[-1])}" if seen else ""
         alone = isinstance(batch.opened(inputs), torch.Tensor) or hasattr(beside(workload.config), "step")
-        hint = "" if alone else ": a model of several inputs is called by a function step(model, inputs, targets)"
+        hint = "" if alone else ": for a model of several inputs write a function step(model, inputs, targets)"
         raise UserError(f"{words}: {said(error)} ({shapes}{known}){hint}") from error
     finally:
         hook.remove()
 
 
 def checked_loss(workload, outputs, targets) -> torch.Tensor:
-    """The loss. A workload's own loss is called only with shapes that fit: others may be broadcast, and a class without
-    an output ends a GPU's process."""
+    """The loss. A workload's own loss is called only with matching shapes: others may be broadcast, and a class without
+    an output crashes a GPU's process."""
     if isinstance(outputs, torch.Tensor) and isinstance(targets, torch.Tensor) and hasattr(workload.loss, "__self__"):
         if targets.is_floating_point() and outputs.shape != targets.shape:
             raise UserError(f"outputs {shape_of(outputs)} do not fit targets {shape_of(targets)}")
@@ -288,13 +287,13 @@ def checked_loss(workload, outputs, targets) -> torch.Tensor:
             dim = -1 if workload.info.name == "text" else 1
             classes = outputs.shape[dim] if outputs.dim() > 1 else 0
             if int(targets.max()) >= classes or int(targets.min()) < 0:
-                raise UserError(f"outputs {shape_of(outputs)} are for {classes} classes, and the targets "
+                raise UserError(f"outputs {shape_of(outputs)} are for {classes} classes, but the targets "
                                 f"{shape_of(targets)} have class {int(targets.max())}")  # fmt: skip
     return workload.loss(outputs, targets)
 
 
 def shape_of(item) -> str:
-    """``[2, 10]``, ``([2, 3], [2])``, ``{ids: [2, 8]}``; the type's name of what is not a tensor."""
+    """``[2, 10]``, ``([2, 3], [2])``, ``{ids: [2, 8]}``; the type's name for other objects."""
     item = batch.opened(item)
     if isinstance(item, torch.Tensor):
         return str(list(item.shape))

@@ -1,17 +1,17 @@
-"""Which process sees which images, in every mode.
+"""The assignment of images to processes, in every mode.
 
-One permutation per epoch, from the seed. The epochs form one stream, cut into global batches: no image is lost to a
-remainder, none is seen twice in an epoch. Device d of D takes every D-th index of a global batch, so DP's chunk for
-device d has exactly the images of DDP's rank d.
+One permutation per epoch, from the seed. The epochs form one stream, cut into global batches: no remainder is lost, and
+no image is used twice in an epoch. Device d of D takes every D-th index of a global batch, so DP's chunk for device d
+has exactly the images of DDP's rank d.
 
 A draw is epoch x num_images + index. A random crop depends only on (seed, draw): it changes every epoch, and is the
-same in every mode, on whatever rank and loader worker."""
+same in every mode, on any rank and loader worker."""
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-FINGERPRINTED_STEPS = 20  # steps whose images a record can prove
+FINGERPRINTED_STEPS = 20  # steps whose images are verifiable from a record
 
 
 def epoch_permutation(num_images: int, seed: int, epoch: int) -> np.ndarray:
@@ -24,8 +24,8 @@ def global_batches(
 ) -> Iterator[np.ndarray]:
     """An endless stream of [global_batch] draws. An epoch's remainder begins the next epoch's first batch.
 
-    first: images seen before, with whatever batch: the stream continues there. order: (num_images, seed, epoch) -> the
-    indices of an epoch; the mistakes pass others.
+    first: images seen before, with any batch size: the stream continues there. order: (num_images, seed, epoch) -> the
+    indices of an epoch; injected mistakes pass others.
     """
     epoch, begun = divmod(first, num_images)
     rest = np.empty(0, dtype=np.int64)
@@ -61,8 +61,8 @@ def steps_of_epochs(num_images: int, epochs: int, global_batch: int, step: int =
 
 
 def fingerprint(indices: np.ndarray) -> int:
-    """A number for a set of images: the sum of the ranks' fingerprints is the joined batch's, modulo 2^48. So records
-    show that two modes trained on the same images. Each index is mixed by SplitMix64's finaliser (Steele, Lea and Flood
+    """A hash of a set of images: the sum of the ranks' fingerprints is the global batch's, modulo 2^48. So records show
+    that two modes trained on the same images. Each index is mixed by SplitMix64's finaliser (Steele, Lea and Flood
     2014), so that sums do not collide by chance.
 
     >>> fingerprint(np.array([5, 1])) == (fingerprint(np.array([1])) + fingerprint(np.array([5]))) % 2**48
@@ -76,7 +76,7 @@ def fingerprint(indices: np.ndarray) -> int:
 
 
 def coverage(num_images: int, seed: int, epochs: int, stretches: list[tuple[int, int, int, int]]) -> list[dict]:
-    """How many images of each epoch were trained on once, more than once and never.
+    """The numbers of images in each epoch that were trained on once, more than once and never.
 
     stretches: (images seen before, images seen after, global batch, devices) of each part of an elastic training.
 

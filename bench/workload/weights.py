@@ -1,4 +1,4 @@
-"""Weights files: reading what other people have saved, and loading it into a plain model."""
+"""Weights files: read saved weights of any origin, and load them into a plain model."""
 
 import os
 import pickle
@@ -12,33 +12,33 @@ from torch import nn
 
 from bench.errors import UserError
 
-# The keys under which people save a state dict. Of several the first is taken: averages come last.
+# The usual keys of a state dict in a checkpoint. The first one found is used: averages come last.
 WRAPPED_IN = ("model", "state_dict", "model_state_dict", "weights", "params", "ema", "model_ema", "state_dict_ema",
               "swa")  # fmt: skip
-COUNTER = "n_averaged"  # torch's AveragedModel has it beside its ``module``
+COUNTER = "n_averaged"  # torch's AveragedModel has it next to its ``module``
 PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and DDP, and of torch.compile
 NESTED = 5  # levels of dicts that are searched: a dict may contain itself
-NAMED = 3  # keys that a message names
+NAMED = 3  # keys listed in a message
 
 
 def read(path: Path, trust: bool = False):
-    """What was saved in a file, with all tensors on the CPU.
+    """The content of a file, with all tensors on the CPU.
 
     A file of torch.save is a pickle, which can run code. Without ``trust`` only tensors and plain values are read; with
-    it also a whole nn.Module. Raises UserError: not there, cut short, not a checkpoint, or it needs code.
+    it also a complete nn.Module. Raises UserError: missing, truncated, not a checkpoint, or it needs code.
     """
     path = Path(path)
     if os.path.isdir(path):
         raise UserError(f"{path} is a folder: name the file in it")
     if not os.path.isfile(path):
-        raise UserError(f"{path} is not there")
+        raise UserError(f"{path} does not exist: name a weights file")
     if path.suffix == ".safetensors":
         return read_safetensors(path)
     module = SimpleNamespace(__name__="pickle", Unpickler=Unpickler, load=pickle.load)
     how = {"weights_only": False, "pickle_module": module} if trust else {"weights_only": True}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the error below says the same
+            warnings.simplefilter("ignore")  # the error below has the same text
             return torch.load(path, map_location="cpu", **how)
     except PermissionError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
@@ -64,19 +64,19 @@ def read_named(text: str, trust: bool = False) -> tuple[Path, object]:
 def why_unreadable(path: Path, error: Exception) -> str:
     code = re.search(r"(?<=GLOBAL )\S+|TorchScript", str(error))
     if code:
-        return (f"{path} holds more than tensors and plain values: reading it runs code of its maker's choosing "
-                f"({code[0]}); ALLOW_PICKLE=1 reads it if you trust its maker")  # fmt: skip
+        return (f"{path} contains more than tensors and plain values, and reading it would run its code "
+                f"({code[0]}): use ALLOW_PICKLE=1 if you trust its author")  # fmt: skip
     if isinstance(error, ImportError | AttributeError):
-        return f"{path} needs code that is not here ({reason(error)}): save the model's state dict instead"
+        return f"{path} needs code that is not available ({reason(error)}): save the model's state dict instead"
     with path.open("rb") as file:
         torchs = file.read(4) == b"PK\x03\x04"
     if torchs or isinstance(error, EOFError) or "unexpected EOF" in str(error):
-        return f"{path} is cut short or damaged ({reason(error).partition('. ')[0]}): copy or save it again"
-    return f"{path} is not a checkpoint: torch.save writes one, and safetensors (name it .safetensors)"
+        return f"{path} is truncated or damaged ({reason(error).partition('. ')[0]}): copy or save it again"
+    return f"{path} is not a checkpoint: use a file of torch.save, or of safetensors (named .safetensors)"
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads a pickled DDP module, which would ask for a process group, as a plain module."""
+    """Reads a pickled DDP module, which would need a process group, as a plain module."""
 
     def find_class(self, module: str, name: str):
         found = super().find_class(module, name)
@@ -96,7 +96,7 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line; of torch's RuntimeError about a failed write, the OSError behind it."""
+    """An error in one line; for torch's RuntimeError about a failed write, the OSError behind it."""
     behind = error
     while behind is not None and not isinstance(behind, OSError):
         behind = behind.__cause__ or behind.__context__
@@ -105,15 +105,15 @@ def reason(error: BaseException) -> str:
 
 
 def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
-    """The state dict in what was saved, under the names of the plain model (``strip_prefixes``).
+    """The state dict in a file's content, with the names of the plain model (``strip_prefixes``).
 
     content: a checkpoint of this bench, a state dict, either of them under a usual key (WRAPPED_IN), or a module.
-    Raises UserError when no weights are found.
+    Raises UserError if no weights are found.
     """
     if isinstance(content, nn.Module):
         content = content.state_dict()
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds a {type(content).__name__}, not weights: save the model's state dict")
+        raise UserError(f"{path} contains a {type(content).__name__}, not weights: save the model's state dict")
     if not all(isinstance(key, str) for key in content):
         raise UserError(f"{path} contains keys that are not strings ({listed([repr(key) for key in content])}): "
                         "save the model's state dict")  # fmt: skip
@@ -141,7 +141,7 @@ def holds_tensors(item, depth: int = 0) -> bool:
 
 
 def strip_prefixes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """``module._orig_mod.fc.bias`` -> ``fc.bias``, when all keys are so."""
+    """``module._orig_mod.fc.bias`` -> ``fc.bias``, if all keys have the prefix."""
     inner = {key: value for key, value in weights.items() if key != COUNTER}
     for prefix in PREFIXES:
         if inner and all(key.startswith(prefix) for key in inner):
@@ -152,21 +152,19 @@ def strip_prefixes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def load_weights(
     model: nn.Module, weights: dict[str, torch.Tensor], path: Path, new_head: bool = False, fresh: tuple[str, ...] = ()
 ) -> list[str]:
-    """Load weights into the plain model, strictly: every key and every shape must fit.
+    """Load weights into the plain model, strictly: every key and every shape must match.
 
-    new_head: keep the model's head where its shape differs (another number of classes), to fine-tune. fresh: further
-    parameters that may differ like this. Returns sentences about what was not taken from the file. Raises UserError
-    that names the keys; the model is unchanged then.
+    new_head: keep the model's head if its shape differs (another number of classes), to fine-tune. fresh: further
+    parameters that may differ like this. Returns sentences about parameters not loaded from the file. Raises UserError
+    that names the keys; the model is then unchanged.
     """
     own, notes = model.state_dict(), []
     weights = dict(weights)
     missing = [key for key in own if key not in weights]
     counters = [key for key in missing if key.endswith(".num_batches_tracked")]
-    if counters and missing == counters:  # old files have none, and only a norm without momentum needs them
+    if counters and missing == counters:  # old files have none, and only norms without momentum need them
         weights |= {key: own[key] for key in counters}
-        notes.append(
-            f"{path.name} has no num_batches_tracked: {len(counters)} counters of batch norms stay as they are"
-        )
+        notes.append(f"{path.name} has no num_batches_tracked: {len(counters)} counters of batch norms are unchanged")
         missing = []
     unexpected = [key for key in weights if key not in own]
     other = [key for key in own if key in weights and own[key].shape != weights[key].shape]
@@ -179,7 +177,7 @@ def load_weights(
     faults = {"missing": missing, "unexpected": unexpected, "of another shape": misfits}
     if any(faults.values()):
         what = "; ".join(f"{name} {listed(keys)}" for name, keys in faults.items() if keys)
-        raise UserError(f"{path} does not fit this model: {what}: build the model it was saved from (MODEL, NORM, "
+        raise UserError(f"{path} does not match this model: {what}: use the model it was saved from (MODEL, NORM, "
                         "IMAGE_SIZE)")  # fmt: skip
     for key in [key for key in own if key in allowed]:
         notes.append(f"{key} {[*own[key].shape]} stays fresh: {path.name} has it {[*weights[key].shape]}")
@@ -189,7 +187,7 @@ def load_weights(
 
 
 def head_of(model: nn.Module) -> str:
-    """The name of the classifier: the last Linear or Conv2d, as in all models of torchvision; "" without one."""
+    """The name of the classifier: the last Linear or Conv2d, as in all torchvision models; "" without one."""
     return ["", *(name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d))][-1]
 
 

@@ -279,7 +279,7 @@ def test_another_world_size_may_go_on_and_what_changes_is_said(runs, trained):
     [
         ({"epochs": 2}, "has completed 2 epochs, which EPOCHS=2"),
         ({"epochs": 3, "optimizer": "adamw"}, "OPTIMIZER=sgd, whose state does not match adamw"),
-        ({"epochs": 3, "model": "resnet18"}, "does not fit this model: missing layer1.0.conv1.weight"),
+        ({"epochs": 3, "model": "resnet18"}, "does not match this model: missing layer1.0.conv1.weight"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_resumed_is_refused_in_one_line(tmp_path, ranks, trained, options, words):

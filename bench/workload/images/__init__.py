@@ -49,7 +49,7 @@ class Workload(base.Workload):
 
 def load_data(config: RunConfig, device: torch.device, kind: str | None = None, folder=None) -> tuple:
     """The training set and the validation set (or None). kind, folder: from ``place.find``. Raises UserError for files
-    that cannot be used, and when one step needs more images than there are."""
+    that cannot be used, and if one step needs more images than there are."""
     kind = kind or data_sets.data_kind(config.data)[0]
     module = importlib.import_module(f"bench.workload.images.{data_sets.DATA_SETS[kind].module}")
     train_set, val_set = module.load(config, device, kind, folder)

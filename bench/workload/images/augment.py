@@ -9,9 +9,9 @@ from torchvision.transforms.v2.functional import resized_crop_image
 def example_seeds(seed: int, draws: np.ndarray) -> np.ndarray:
     """A seed for each example's random stream: draws [B] int64 -> [B] uint32.
 
-    A draw is epoch x length + index, so no two examples of a run share a seed, on whatever rank or worker, also after a
-    resume. torch's CPU generator keeps 32 bits of a seed, so the mixing is one-to-one in 32 bits: 64-bit mixes would
-    often collide there.
+    A draw is epoch x length + index, so no two examples of a run share a seed, on any rank or worker, also after a
+    resume. torch's CPU generator uses 32 bits of a seed, so the mixing is one-to-one in 32 bits: 64-bit mixes would
+    often collide.
     """
     low, high = draws.astype(np.uint64).astype(np.uint32), (draws >> 32).astype(np.uint32)
     key = mix(np.array([seed & 0xFFFFFFFF, ~seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], dtype=np.uint32))

@@ -23,7 +23,7 @@ JPEG = b"\xff\xd8\xff"
 
 
 class Unreadable(Exception):
-    """These bytes are not a whole image; the text says why."""
+    """These bytes are not a complete image; the text gives the reason."""
 
 
 def decode(data: bytes) -> torch.Tensor:
@@ -37,7 +37,7 @@ def decode(data: bytes) -> torch.Tensor:
     size_of(data)
     try:
         image = torchvision.io.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), "RGB")
-    except (RuntimeError, AttributeError):  # AttributeError: torchvision has announced to drop its decoders
+    except (RuntimeError, AttributeError):  # AttributeError: torchvision plans to remove its decoders
         image = decode_with_pil(data)
     if image.dtype == torch.uint16:
         image = (image.int() >> 8).byte()
@@ -62,27 +62,27 @@ def decode_with_pil(data: bytes) -> torch.Tensor:
 
 
 def unreadable(error: Exception) -> Unreadable:
-    """PIL's error as a reason. A damaged file can raise anything: OSError, SyntaxError, struct.error, …"""
+    """PIL's error as a reason. A damaged file can raise any error: OSError, SyntaxError, struct.error, …"""
     if isinstance(error, UnidentifiedImageError):
-        return Unreadable("no type of image that is known here")
+        return Unreadable("unknown image type")
     return Unreadable(str(error).partition("\n")[0] or type(error).__name__)
 
 
 def size_of(data: bytes) -> tuple[int, int]:
     """Width and height from the header. Raises Unreadable for an image that must not be decoded: a small file can
-    contain one too large for memory."""
+    contain an image too large for memory."""
     try:
         with opened(data) as image:
             width, height, animated = *image.size, image.format == "GIF" and image.is_animated
     except Image.DecompressionBombError:  # PIL's own limit, far above ours
-        raise Unreadable(f"it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels, and at most "
-                         f"{MOST_PIXELS / 1e6:g} million are read") from None  # fmt: skip
+        raise Unreadable(f"it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels, but the limit is "
+                         f"{MOST_PIXELS / 1e6:g} million") from None  # fmt: skip
     except Exception as error:
         raise unreadable(error) from None
     if width * height > MOST_PIXELS:
-        raise Unreadable(f"it has {width} × {height} pixels, and at most {MOST_PIXELS / 1e6:g} million are read")
+        raise Unreadable(f"it has {width} × {height} pixels, but the limit is {MOST_PIXELS / 1e6:g} million")
     if max(width, height) > MOST_RATIO * min(width, height):
-        raise Unreadable(f"it has {width} × {height} pixels, and no side may be more than {MOST_RATIO} times the other")
+        raise Unreadable(f"it has {width} × {height} pixels, but a side may be at most {MOST_RATIO} times the other")
     if animated:
         raise Unreadable("it is an animation")
     return width, height
@@ -111,9 +111,9 @@ class Encoded(NamedTuple):
     """A batch from a loader worker to the GPU: two tensors for all images, because each tensor is a file of shared
     memory.
 
-    data: [bytes] uint8, the files joined; of an image that is not a JPEG its pixels (H, W, 3).
+    data: [bytes] uint8, the files concatenated; for an image that is not a JPEG its pixels (H, W, 3).
     table: [B, 10] int64: index in the set, bytes, height, width, whether it is a JPEG; then top, left, height, width of
-    the part that is taken (0: the middle) and whether that is mirrored.
+    the crop (0: the middle) and whether it is mirrored.
     """
 
     data: torch.Tensor
@@ -141,7 +141,7 @@ def on_device(files: list[torch.Tensor], forms: list, device: torch.device) -> l
 
 
 def decodes_on(device: torch.device, config: Data) -> bool:
-    """Whether this process decodes on its GPU. Raises UserError where DECODE=cuda cannot."""
+    """Whether this process decodes on its GPU. Raises UserError if DECODE=cuda is not possible."""
     if config.decode == "cpu" or device.type != "cuda":
         return False
     if config.decode == "auto" and (config.skip_bad or config.in_memory):

@@ -1,4 +1,4 @@
-"""DATA=digits: scikit-learn's 1797 handwritten digits, real data that need no download."""
+"""DATA=digits: scikit-learn's 1797 handwritten digits, real data without a download."""
 
 import gzip
 import importlib.util
@@ -21,11 +21,11 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None
 
 
 class Digits:
-    """Grey 8x8 images, enlarged to image_size and repeated over three channels; always the same 360 are held out.
-    augment: each image is moved by up to one of its 8 pixels."""
+    """Grey 8x8 images, enlarged to image_size and repeated over three channels; the same 360 are always held out.
+    augment: each image is shifted by up to one of its 8 pixels."""
 
     num_classes = DATA_SETS["digits"].classes
-    mean = std = None  # numbers already
+    mean = std = None  # already float
 
     def __init__(self, image_size: int, train: bool, augment: bool = False, seed: int = 0):
         table = read_digits()  # [1797, 65]: 64 pixels of 0..16, then the label
@@ -57,8 +57,8 @@ class Digits:
 
 
 def read_digits() -> np.ndarray:
-    """Read scikit-learn's own file without importing scikit-learn (which takes a second). Raises UserError when it is
-    not installed."""
+    """Read scikit-learn's file without importing scikit-learn (which takes a second). Raises UserError if it is not
+    installed."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None:
         raise UserError("DATA=digits comes with scikit-learn, which is not installed: pip install scikit-learn")

@@ -19,8 +19,8 @@ from bench.workload.images.place import cache
 from bench.workload.images.sources import FolderSource, TarSource
 from bench.workload.once import made_once
 
-HELD_GIB = 1.0  # decoded images of up to this size are held, where CACHE_IMAGES is not given
-SEARCH = 100  # unreadable images in a row, then the search for a readable one fails
+HELD_GIB = 1.0  # decoded images of up to this size are cached if CACHE_IMAGES is not set
+SEARCH = 100  # consecutive unreadable images, then the search for a readable one fails
 SAMPLED_HEADERS = 64
 CHUNK = 256  # images decoded before they are written
 
@@ -44,10 +44,10 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tu
 class ImageSet:
     """The images of a source as batches of one size.
 
-    Training takes a random part of an image, mirrored or not; validation and ``augment=False`` take the middle. An
-    unreadable image is a UserError; with skip_bad, training takes the next readable one and validation leaves it out.
-    hold: a folder for a ``DecodedCache``; the batches are bit-identical. finish_on: a GPU on which batches are decoded:
-    they are ``Encoded`` until ``finish``.
+    Training takes a random crop of an image, mirrored or not; validation and ``augment=False`` take the middle. An
+    unreadable image raises UserError; with skip_bad, training takes the next readable one and validation leaves it out.
+    hold: a folder for a ``DecodedCache``; the batches are identical. finish_on: a GPU that decodes the batches, which
+    are ``Encoded`` until ``finish``.
     """
 
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, for pixels in 0..1
@@ -67,7 +67,7 @@ class ImageSet:
 
     def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor | decoding.Encoded, torch.Tensor, list[str]]:
         """[B] draws -> images [B, 3, S, S] uint8 (fewer in a validation with skip_bad), labels [B], names of the images
-        that could not be read. The random stream of each draw is its own; torch's global one stays as it is."""
+        that could not be read. Each draw has its own random stream; torch's global one is unchanged."""
         if self.finish_on:
             return self.encoded(draws), torch.from_numpy(self.source.labels[draws % len(self)]), []
         images = torch.empty(len(draws), 3, self.image_size, self.image_size, dtype=torch.uint8)
@@ -83,7 +83,7 @@ class ImageSet:
         return images[: len(chosen)], torch.from_numpy(self.source.labels[chosen]), skipped
 
     def encoded(self, draws: np.ndarray) -> decoding.Encoded:
-        """The loader worker's part: the files, and which part of each image is taken."""
+        """The loader worker's part: the files, and each image's crop."""
         files, table = [], []
         with quiet(), torch.random.fork_rng(devices=[]):
             for draw, seed in zip(draws.tolist(), self.augmentation_seeds(draws).tolist(), strict=True):
@@ -109,7 +109,7 @@ class ImageSet:
         with quiet():
             try:
                 decoded = decoding.on_device(files, [row[2:5] for row in rows], self.finish_on)
-            except RuntimeError:  # it does not say which: one by one on the CPU, which reads more kinds of JPEG
+            except RuntimeError:  # which one is unknown: decode each on the CPU, which reads more kinds of JPEG
                 decoded = [read_image(self.source, row[0]).to(self.finish_on) for row in rows]
             for place, (row, image) in enumerate(zip(rows, decoded, strict=True)):
                 *box, mirrored = row[5:]
@@ -138,10 +138,10 @@ class ImageSet:
 
 class DecodedCache:
     """The decoded images of a source in one file, written once per machine: pixels (H, W, 3) of all images, then the
-    sizes. All processes and loader workers map it, so that the memory has one copy.
+    sizes. All processes and loader workers map it, so that there is one copy in memory.
 
     ``held[i]`` is [3, H, W] uint8 as ``decode`` returns it, or None for an unreadable image. The file's name is
-    ``source.key()``: changed data are decoded again. Raises UserError when the folder cannot be written to, or for an
+    ``source.key()``: changed data are decoded again. Raises UserError if the folder cannot be written to, or for an
     unreadable image unless skip_bad.
     """
 
@@ -185,7 +185,7 @@ def write_decoded(source, skip_bad: bool, path: Path) -> None:
 
 
 def read_image(source, index: int, skip_bad: bool = False) -> torch.Tensor | None:
-    """[3, H, W] uint8 on the CPU. An unreadable image is a UserError, and None with skip_bad."""
+    """[3, H, W] uint8 on the CPU. An unreadable image raises UserError; with skip_bad it is None."""
     try:
         return decode(source.read(index))
     except Unreadable as error:
@@ -196,7 +196,7 @@ def read_image(source, index: int, skip_bad: bool = False) -> torch.Tensor | Non
 
 def unreadable_error(source, index: int, error: Unreadable) -> UserError:
     name = source.path / source.name(index)
-    return UserError(f"{name} cannot be read ({error}): repair it, or SKIP_BAD=1 leaves it out")
+    return UserError(f"{name} cannot be read ({error}): repair it, or use SKIP_BAD=1 to leave it out")
 
 
 def hold_size_gib(source) -> float:

@@ -1,4 +1,4 @@
-"""Where a data set's files are on this machine. A URL is staged first, by one process per machine."""
+"""The location of a data set's files on this machine. A URL is staged first, by one process per machine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from bench.storage import stage as storage
 
 def find(config: RunConfig, mode, say: Callable[[str], None]) -> tuple[str, Path | None]:
     """The kind of data, and the local folder of imagefolder or tar. mode: the open mode. say: takes progress messages.
-    Raises UserError when the data are not available."""
+    Raises UserError if the data are not available."""
     kind, place = data_kind(config.data)
     if kind == "url":
         folder = staged(config, mode, place, say)
@@ -22,7 +22,7 @@ def find(config: RunConfig, mode, say: Callable[[str], None]) -> tuple[str, Path
 
 
 def staged(config: RunConfig, mode, url: str, say: Callable[[str], None]) -> Path:
-    """The local copy of a URL. A node's first process downloads what is missing, the others wait for it here."""
+    """The local copy of a URL. A node's first process downloads missing files, and the others wait for it here."""
     mine, here = None, node.key()
     if mode.topology.local_rank == 0:
         limit_s = 0.9 * config.timeout  # the launcher's limit, whose message could not name the URL

@@ -22,7 +22,7 @@ from bench.workload.once import download_timeout, locked
 class Kind:
     torchvision_class: str
     folder: str  # below DATA_DIR
-    files: str  # wanted there
+    files: str  # required there
     padding: int  # of the random crop
     mean: tuple[float, float, float]  # of the training pixels in 0..1
     std: tuple[float, float, float]
@@ -38,7 +38,7 @@ CIFAR10 = Kind("CIFAR10", ".", "cifar-10-python.tar.gz", 4, (0.4914, 0.4822, 0.4
 
 class SmallSet:
     """A data set held in memory as uint8 [n, 1 or 3, H, H], resized to image_size, augmented by ``crop_and_flip``.
-    Raises UserError when the files are not in data_dir and cannot be downloaded, or cannot be read."""
+    Raises UserError if the files are not in data_dir and cannot be downloaded, or cannot be read."""
 
     def __init__(self, kind: Kind, data_dir: str | Path, image_size: int, train: bool, augment=True, seed: int = 0):
         self.kind, self.image_size, self.seed, self.augment = kind, image_size, seed, train and augment
@@ -76,12 +76,12 @@ def read(kind: Kind, data_dir: Path, train: bool):
     reader = getattr(torchvision.datasets, kind.torchvision_class)
     try:
         with contextlib.ExitStack() as lock, quiet():
-            with contextlib.suppress(OSError):  # a folder that cannot be written to needs no lock
+            with contextlib.suppress(OSError):  # a read-only folder needs no lock
                 lock.enter_context(locked(data_dir / ".download.lock"))
             try:
                 return reader(data_dir, train=train)
-            except RuntimeError:  # not there, or as archives
-                with download_timeout():  # it looks for archives first, and checks checksums
+            except RuntimeError:  # missing, or only as archives
+                with download_timeout():  # it searches for archives first, and verifies checksums
                     return reader(data_dir, train=train, download=True)
     except (RuntimeError, OSError, ValueError, AssertionError, EOFError, KeyError, pickle.UnpicklingError) as error:
         said, folder = " ".join(str(error).split()) or type(error).__name__, data_dir / kind.folder

@@ -1,4 +1,4 @@
-"""Where photographs are: class folders, or tar files of them. The names, the labels, and the bytes of each image."""
+"""Sources of photographs: class folders, or tar files of them. The names, labels and bytes of the images."""
 
 import functools
 import hashlib
@@ -20,8 +20,8 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 
 class FolderSource:
-    """Image files in ``PATH/train/<class>/`` and ``PATH/val/<class>/`` (or eval), without hidden ones. A val without
-    class folders, as ImageNet's, has its classes in a labels file: ``val_labels``, or the one in PATH.
+    """Image files in ``PATH/train/<class>/`` and ``PATH/val/<class>/`` (or eval), without hidden ones. A val folder
+    without class folders, like ImageNet's, needs a labels file: ``val_labels``, or the one in PATH.
 
     classes: the names of the training folders, sorted. labels: [n] int64, indices into ``classes``. Raises UserError
     for missing folders, images or labels, and for a class of val that train does not have.
@@ -64,9 +64,9 @@ class FolderSource:
 
 class TarSource:
     """Images in ``PATH/train.tar`` and ``PATH/val.tar`` (or eval), not unpacked. An image's class is its folder in the
-    tar, or the tar within the tar that it is in, as in ImageNet's train.tar. val_labels, classes, labels, errors: as in
-    FolderSource. Needs timm. cache: a folder for the index of each tar, which one process makes: finding the images
-    reads a tar of tars from end to end."""
+    tar, or its inner tar, as in ImageNet's train.tar. val_labels, classes, labels, errors: as in FolderSource. Needs
+    timm. cache: a folder for the index of each tar, written by one process, because finding the images reads a tar of
+    tars completely."""
 
     def __init__(self, path: str | Path, train: bool, cache: Path | None = None, val_labels: Path | None = None):
         self.path = Path(path)
@@ -74,7 +74,7 @@ class TarSource:
         index = tar_index(training, cache)
         self.classes = index["classes"].tolist()
         if {"", "."} & set(self.classes):
-            raise UserError(f"{training} holds images outside of class folders: their names must be <class>/<image>")
+            raise UserError(f"{training} contains images outside of class folders: name them <class>/<image>")
         if not train:
             self.tar = held_out(self.path, ".tar")
             index = tar_index(self.tar, cache)
@@ -90,8 +90,8 @@ class TarSource:
         return f"{self.tar.name}/{os.fsdecode(self.names[index])}"
 
     def read(self, index: int) -> bytes:
-        """An image's bytes. Loader workers that inherited one open tar would share its position and swap images
-        without an error, so each read opens the file."""
+        """An image's bytes. Loader workers that inherit one open tar would share its position and silently swap images,
+        so each read opens the file."""
         try:
             with self.tar.open("rb", buffering=0) as file:
                 data = os.pread(file.fileno(), int(self.sizes[index]), int(self.offsets[index]))
@@ -124,11 +124,11 @@ def folders_in(folder: Path) -> list[str]:
 
 
 def flat_labels(path: Path, place: Path, given: Path | None, images: list[str], classes: list[str]) -> np.ndarray:
-    """The labels of a held-out set without class folders: [n] int64. given: its labels file; None: the one in ``path``.
-    place: where the images are. Raises UserError without a labels file, and for one that does not fit."""
+    """The labels of a validation set without class folders: [n] int64. given: its labels file; None: the one in
+    ``path``. place: of the images. Raises UserError without a labels file, and for one that does not match."""
     file = given or label_files.find(path)
     if file is None:
-        raise UserError(f"{place} holds images outside of class folders: name their labels file, VAL_LABELS=FILE, or "
+        raise UserError(f"{place} contains images outside of class folders: set VAL_LABELS=FILE, or "
                         "unpack ImageNet's archive with `bench install imagenet`")  # fmt: skip
     in_order = sorted(images)  # a tar's are in any order
     found = dict(zip(in_order, label_files.classes_of(file, in_order, classes), strict=True))

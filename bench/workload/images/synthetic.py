@@ -1,4 +1,4 @@
-"""DATA=synthetic: random images, so that a step is measured without reading data."""
+"""DATA=synthetic: random images, to measure steps without reading data."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from bench.config.data_sets import DATA_SETS
 from bench.config.sections import Data
 
 LENGTH = 65_536
-POOL = 512  # images that are drawn; index i is pool image i % 512
+POOL = 512  # random images; index i is pool image i % 512
 
 
 def load(config: Data, device: torch.device, kind: str, folder: Path | None) -> tuple:
@@ -20,7 +20,7 @@ class Synthetic:
     """Random images and labels on the device; a batch is an index operation."""
 
     num_classes = DATA_SETS["synthetic"].classes
-    mean = std = None  # numbers already
+    mean = std = None  # already float
 
     def __init__(self, image_size: int, device: torch.device):
         generator = torch.Generator().manual_seed(0)  # the same pool in every process

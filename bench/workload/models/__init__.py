@@ -20,7 +20,7 @@ def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[s
     """The config's model, on the CPU, in training mode (``train_mode``).
 
     Each rank draws its own weights (seed + rank), so that a mode that does not broadcast rank 0's is detected.
-    PRETRAINED, then FREEZE is applied. ``say`` gets sentences on what stayed fresh and what was frozen.
+    PRETRAINED, then FREEZE is applied. ``say`` gets sentences about parameters not loaded or frozen.
     Raises UserError for an unknown name, an image size or weights that do not fit, patterns that match nothing or leave
     nothing to train, and a model too large for memory.
     """
@@ -64,7 +64,7 @@ def architecture(config: RunConfig, num_outputs: int) -> nn.Module:
         if not parameters:
             raise UserError(f"MODEL={config.model} returned a model without parameters: nothing to train")
         if any(isinstance(parameter, nn.UninitializedParameter) for parameter in parameters):
-            raise UserError(f"MODEL={config.model} returned lazy layers without sizes: call the model "
+            raise UserError(f"MODEL={config.model} returned uninitialised lazy layers: call the model "
                             "once on an example before you return it")  # fmt: skip
         return model
     if config.model == GPT:
@@ -98,8 +98,8 @@ OTHER_NORMS = {"none": ScaleShift, "group": group_norm}
 
 
 def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
-    """Put ``layer(channels)`` in place of every batch norm, without drawing random numbers. Without batch norms all
-    modes compute the same update to rounding."""
+    """Replace every batch norm by ``layer(channels)``, without drawing random numbers. Without batch norms all modes
+    compute the same update up to rounding."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, _BatchNorm):
@@ -109,12 +109,12 @@ def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
 
 
 def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
-    """Load PRETRAINED: a file, one key of it as in ``a.pt#ema``, or torchvision's own weights. Returns sentences about
-    what was taken and what not.
+    """Load PRETRAINED: a file, one key of it as in ``a.pt#ema``, or torchvision's weights. Returns sentences about
+    loaded and skipped parameters.
 
-    A head for another number of classes stays fresh, and a small stem's convolution where the file's is 7x7. Everything
-    else must fit; with EVALUATE also these two. Every rank reads the file, because the no-communication baseline has no
-    broadcast; so a forgotten broadcast shows only in a fresh head.
+    A head for another number of classes is not loaded, nor a small stem's convolution if the file's is 7x7. Everything
+    else must match; with EVALUATE also these two. Every rank reads the file, because the no-communication baseline has
+    no broadcast; so a missing broadcast shows only in a new head.
     """
     from bench.workload.models import torchvisions
 

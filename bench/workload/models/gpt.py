@@ -1,5 +1,5 @@
 """MODEL=gpt: a decoder as in GPT-2 (Radford et al. 2019), without dropout and with separate weights for the output
-layer. It has no batch norm, so that ranks exchange nothing but gradients."""
+layer. It has no batch norm, so ranks exchange only gradients."""
 
 import torch
 from torch import nn
@@ -14,8 +14,8 @@ MOST_SHARE = 0.9  # of the free memory, for weights and gradients
 
 
 def build(config: RunConfig, num_outputs: int) -> nn.Module:
-    """Raises UserError where weights and gradients, of all processes, do not fit into the host's free memory."""
-    if not detect_fake_mode():  # a step that is only planned takes no memory
+    """Raises UserError if all processes' weights and gradients do not fit into the host's free memory."""
+    if not detect_fake_mode():  # a simulated step takes no memory
         import psutil
 
         parameters = formulas.gpt_parameters(config.layers, config.width, config.context, num_outputs)
@@ -24,7 +24,7 @@ def build(config: RunConfig, num_outputs: int) -> nn.Module:
         if needed > MOST_SHARE * free:
             raise UserError(
                 f"MODEL={config.model} is too large: {parameters:,} parameters take {needed / 2**30:.1f} GiB with "
-                f"their gradients{f' in {processes} processes' * (processes > 1)}, and {free / 2**30:.1f} GiB are "
+                f"their gradients{f' in {processes} processes' * (processes > 1)}, but {free / 2**30:.1f} GiB are "
                 "free here: use a smaller NUM_LAYERS or EMBED_DIM"
             )
     return Gpt(config.layers, config.width, config.heads, config.context, num_outputs)

@@ -36,7 +36,7 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
         raise UserError(
             f"MODEL={config.model} is a Keras model, but {given} applies only to torch models: leave it out"
         )
-    keras.backend.clear_session()  # a layer's name has the number of those before it
+    keras.backend.clear_session()  # a layer's name contains the number of earlier ones
     keras.utils.set_random_seed(torch.initial_seed() % 2**32)
     try:
         with keras.device("cpu"):
@@ -75,7 +75,7 @@ def layers_of(model) -> Iterator:
 
 
 def keras_on_torch(config: RunConfig):
-    """The module keras. Raises UserError where it is not installed, or uses another backend."""
+    """The module keras. Raises UserError if it is not installed, or uses another backend."""
     if (backend := os.environ.setdefault("KERAS_BACKEND", "torch")) != "torch":
         raise UserError(f"MODEL={config.model}: Keras would compute with {backend}: set KERAS_BACKEND=torch")
     if config.device == "cpu":
@@ -102,7 +102,7 @@ def from_applications(keras, config: RunConfig, num_classes: int):
 
 
 class Shared:
-    """Keras's model, which copies of the module share: its own weights are not used."""
+    """Keras's model, shared by copies of the module; its own weights are not used."""
 
     def __init__(self, model):
         self.model = model
@@ -112,9 +112,9 @@ class Shared:
 
 
 class FromKeras(nn.Module):
-    """A Keras model whose weights are this module's: trainable ones are parameters, the others buffers. The states of
-    its random generators (dropout) are drawn from torch's generator in each call, so that ranks and replicas differ and
-    a resumed run continues."""
+    """A Keras model with weights in this module: trainable ones are parameters, the others buffers. The states of its
+    random generators (dropout) are drawn from torch's generator in each call, so that ranks and replicas differ and a
+    resumed run continues."""
 
     def __init__(self, model):
         super().__init__()

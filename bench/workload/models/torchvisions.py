@@ -1,4 +1,4 @@
-"""torchvision's classification architectures and timm's, by name, with random weights; torchvision's own weights."""
+"""torchvision's and timm's classification architectures by name, with random weights; torchvision's weights."""
 
 import difflib
 import os
@@ -14,14 +14,14 @@ from bench.errors import UserError
 from bench.workload import weights as files
 from bench.workload.once import download_timeout, locked
 
-SMALL_IMAGE = 64  # below this many pixels a ResNet's stem would throw most of the image away
+SMALL_IMAGE = 64  # pixels; below this a ResNet's stem would discard most of the image
 
 
 def build(config: RunConfig, num_classes: int) -> nn.Module:
     """Raises UserError for an unknown name, or a model that cannot be built."""
     if config.model.startswith(TIMM):
         return from_timm(config, num_classes)
-    import torchvision.models as tv  # 0.5 s: only the worker pays it
+    import torchvision.models as tv  # takes 0.5 s, only in the worker
 
     require_known(config.model, tv.list_models(module=tv))
     # By default the inceptions also return auxiliary outputs.
@@ -40,7 +40,7 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
 def require_known(name: str, known: list[str], prefix: str = "") -> None:
     if name not in known:
         near = [f"{prefix}{other}" for other in difflib.get_close_matches(name, known, n=3)]
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known[:6])}, …"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known[:6])}, …"
         raise UserError(f"unknown MODEL={prefix}{name}: {hint}")
 
 
@@ -50,12 +50,12 @@ def from_timm(config: RunConfig, num_classes: int) -> nn.Module:
         import timm
     except ImportError:
         raise UserError(f"MODEL={config.model} needs the package timm: pip install timm") from None
-    if not timm.is_model(name):  # which also knows names with a tag, as in resnet18.a1_in1k
+    if not timm.is_model(name):  # it also knows names with a tag, as in resnet18.a1_in1k
         require_known(name, timm.list_models(), TIMM)
     options = {"pretrained": False, "num_classes": num_classes}
     try:
         model = timm.create_model(name, img_size=config.image_size, **options)
-    except TypeError:  # most convolutional networks take any size, and have no such argument
+    except TypeError:  # most convolutional networks take any size and have no such argument
         model = timm.create_model(name, **options)
     except (AssertionError, ValueError) as error:
         raise size_refused(config, error) from None
@@ -64,7 +64,7 @@ def from_timm(config: RunConfig, num_classes: int) -> nn.Module:
 
 
 def try_size(model: nn.Module, config: RunConfig) -> None:
-    """Raise UserError when the architecture cannot take images of this size."""
+    """Raise UserError if the architecture does not support images of this size."""
     if not config.image_size:  # the data are not images
         return
     model.eval()
@@ -92,7 +92,7 @@ def use_small_stem(model: nn.Module) -> None:
 def torchvisions_weights(model: nn.Module, name: str) -> tuple[Path, dict[str, torch.Tensor]]:
     """torchvision's best weights of an architecture, and the downloaded file. Raises UserError.
 
-    torchvision builds the whole network for them: only it knows the old names in some files, and which networks were
+    torchvision builds the complete network for them: only it knows the old names in some files, and which networks were
     trained on inputs of another range (then ``model.transform_input`` is set).
     """
     import torchvision.models as tv

@@ -20,7 +20,7 @@ from bench.workload import base, batch, own_code
 from bench.workload.loader import training_set
 
 MOST_READ = 2**20  # examples of an iterable
-PLANNED = 64  # examples, of which the largest stands for all in a prediction of memory
+PLANNED = 64  # examples; the largest represents all in a prediction of memory
 NAMES = ("training set", "validation set")
 WAY_OUT = ("give tensors, arrays or numbers of one size for all examples, or write a function collate(examples) beside "
            "the one that DATA names")  # fmt: skip
@@ -52,7 +52,7 @@ class Workload(base.Workload):
         self.example = each(torch.zeros_like, inputs)
         self.num_outputs = found[2] if len(found) == 3 else outputs_of(train_set.dataset, targets, text)
         if not isinstance(self.num_outputs, int) or self.num_outputs < 1:
-            raise UserError(f"{text}: {self.num_outputs!r} is not a number of outputs: give a whole number, at least 1")
+            raise UserError(f"{text}: {self.num_outputs!r} is not a number of outputs: give an integer of at least 1")
         return trained_on, val_set
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ class Workload(base.Workload):
         if not isinstance(scores, torch.Tensor) or scores.shape != (number,):
             raise UserError(f"score(outputs, targets) returned {own_code.shape_of(scores)}: expected one number "
                             f"for each of {number} examples")  # fmt: skip
-        loss = self.loss(outputs, targets).mean()  # of nn.DataParallel's replicas, where the model computes it
+        loss = self.loss(outputs, targets).mean()  # of nn.DataParallel's replicas, if the model computes it
         return torch.stack([loss * number, scores.sum()])
 
     def blank(self) -> torch.Tensor:
@@ -92,15 +92,15 @@ class Workload(base.Workload):
 
 
 class Alone:
-    """The mode of a single process, as far as ``load`` needs it."""
+    """The part of a single process's mode that ``load`` needs."""
 
     def gather(self, item):
         return [item]
 
 
 class Examples:
-    """The user's data set as the loaders read it. collate: the user's. size: examples of one forward pass, which
-    ``collate`` gets in one call; None: all."""
+    """The user's data set for the loaders. collate: the user's. size: examples of one forward pass, which ``collate``
+    gets in one call; None: all."""
 
     def __init__(
         self, dataset, name: str, say: Callable[[str], None] = print, collate: Callable | None = None,
@@ -122,9 +122,9 @@ class Examples:
         return len(self.dataset)
 
     def __getitem__(self, draws: np.ndarray) -> tuple:
-        """[B] draws -> inputs, targets: structures of tensors [B, …], or what ``collate`` makes; float64 becomes
-        float32. Raises UserError for an example that is not a pair, examples that do not fit into one batch, and errors
-        in the user's code."""
+        """[B] draws -> inputs, targets: structures of tensors [B, …], or the result of ``collate``; float64 becomes
+        float32. Raises UserError for an example that is not a pair, examples that do not form a batch, and errors in
+        the user's code."""
         return *self.batch((draws % len(self)).tolist(), self.size), []
 
     def batch(self, indices: list[int], size: int | None = None) -> tuple:
@@ -199,12 +199,12 @@ def require_tensors(function: str, outputs, targets) -> None:
 
 
 def are_classes(targets) -> bool:
-    """Whether targets are one whole number for each example."""
+    """Whether targets are one integer for each example."""
     return isinstance(targets, torch.Tensor) and targets.dim() == 1 and not targets.is_floating_point()
 
 
 def outputs_of(dataset, targets, text: str) -> int:
-    """The number of outputs: what the training set says, or the size of a target. Raises UserError."""
+    """The number of outputs: from the training set, or the size of a target. Raises UserError."""
     for name in ("num_outputs", "num_classes", "classes"):
         value = getattr(dataset, name, None)
         if value is not None:
@@ -216,7 +216,7 @@ def outputs_of(dataset, targets, text: str) -> int:
 
 
 def require_same(mode, text: str, sets: list) -> None:
-    """Raise UserError where the ranks do not have the same sets."""
+    """Raise UserError if the ranks have different sets."""
     ranks = mode.gather([None if each is None else (len(each), hash_of_ends(each)) for each in sets])
     for rank, theirs in enumerate(ranks):
         for name, mine, other in zip(NAMES, ranks[0], theirs, strict=True):
@@ -234,7 +234,7 @@ def hash_of_ends(examples: Examples) -> str:
     seed_everything(0)
     inputs, targets, _ = examples[np.array([0, len(examples) - 1])]
     parts = tensors((inputs, targets))
-    raw = (t.cpu().contiguous().flatten().view(torch.uint8) for t in parts)  # NumPy has not all of torch's types
+    raw = (t.cpu().contiguous().flatten().view(torch.uint8) for t in parts)  # NumPy does not have all of torch's types
     return hashlib.sha256(b"".join(t.numpy().tobytes() for t in raw)).hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""DATA=stdlib: the sources of Python's standard library, a real text on every machine.
+"""DATA=stdlib: the sources of Python's standard library, real text on every machine.
 
-The files and their order are listed here, so the same version of Python has the same bytes; the record has their hash.
+The files and their order are fixed here, so the same version of Python has the same bytes; the record has their hash.
 """
 
 import sysconfig
@@ -21,17 +21,17 @@ VALIDATION = ("subprocess", "tarfile", "zipfile")  # held out, always the same
 
 
 def load(config: RunConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bytes to train on and the held-out ones: [n] uint8 each. Raises UserError where a file is missing."""
+    """The training bytes and the validation bytes: [n] uint8 each. Raises UserError if a file is missing."""
     return tuple(read(names) for names in (TRAIN, VALIDATION))
 
 
 def read(names: tuple[str, ...]) -> torch.Tensor:
-    """The modules' files in this order; of a package its files by name."""
+    """The modules' files in this order; a package's files by name."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = []
     for name in names:
         alone, package = folder / f"{name}.py", folder / name
         files += [alone] if alone.is_file() else sorted(package.glob("*.py"))
         if not files or name not in str(files[-1]):
-            raise UserError(f"DATA=stdlib: {alone} does not exist: this Python has no sources of its library")
+            raise UserError(f"DATA=stdlib: {alone} does not exist: use a Python with the sources of its library")
     return torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)

@@ -279,7 +279,7 @@ def test_resume_refuses_bare_weights():
 
 def test_what_is_no_checkpoint_is_one_line_that_names_it(tmp_path):
     path = tmp_path / "a.pt"
-    assert the_line(read, path) == f"{path} is not there"
+    assert the_line(read, path) == f"{path} does not exist: name a weights file"
     assert "is a folder" in the_line(read, tmp_path)
     checkpoint.save(path, full_state())
     whole = path.read_bytes()
@@ -287,7 +287,7 @@ def test_what_is_no_checkpoint_is_one_line_that_names_it(tmp_path):
         path.write_bytes(whole[:length])
         for trust in (False, True):
             line = the_line(read, path, trust)
-            assert re.match(rf"{path} is (cut short or damaged|not a checkpoint)", line), line
+            assert re.match(rf"{path} is (truncated or damaged|not a checkpoint)", line), line
             assert "ALLOW_PICKLE" not in line
     path.write_text("hello, this is a text\n")
     assert f"{path} is not a checkpoint" in the_line(read, path)
@@ -300,7 +300,7 @@ def test_older_files_of_torch_are_read_too(tmp_path):
     torch.save(weights, path, _use_new_zipfile_serialization=False)
     assert same(read(path), weights)
     path.write_bytes(path.read_bytes()[:-500])
-    assert "cut short" in the_line(read, path)
+    assert "truncated" in the_line(read, path)
 
 
 class Malicious:
@@ -317,7 +317,7 @@ def test_no_code_of_a_file_runs_unless_it_is_trusted(tmp_path):
     path, made = tmp_path / "a.pt", tmp_path / "made"
     torch.save({"model": Malicious(made)}, path)
     line = the_line(read, path)
-    assert line.startswith(f"{path} holds more than tensors and plain values: reading it runs code")
+    assert line.startswith(f"{path} contains more than tensors and plain values, and reading it would run its code")
     assert "mkdir" in line and "ALLOW_PICKLE=1" in line
     assert not made.exists()
     read(path, trust=True)  # it would have run
@@ -333,7 +333,7 @@ def test_a_module_whose_code_is_gone_is_one_line(tmp_path, monkeypatch):
     torch.save(Gone(1, 1), path)
     assert isinstance(read(path, trust=True), Gone)
     monkeypatch.delattr(sys.modules[__name__], "Gone")
-    assert "needs code that is not here" in the_line(read, path, trust=True)
+    assert "needs code that is not available" in the_line(read, path, trust=True)
 
 
 def test_the_device_a_file_was_saved_from_does_not_matter(tmp_path, monkeypatch):
@@ -355,7 +355,7 @@ def test_safetensors(tmp_path):
     safetensors.save_file(weights, path)
     assert same(weights_in(read(path), path), weights)
     path.write_bytes(path.read_bytes()[:-100])
-    assert "cut short or no safetensors file" in the_line(read, path)
+    assert "truncated or not a safetensors file" in the_line(read, path)
 
 
 # Weights
