@@ -1,8 +1,8 @@
-"""What a mode is: where this process sits, and the few questions the training loop asks.
+"""The interface of a mode: this process's place in the group, and the methods that the training loop calls.
 
-``Mode`` answers them for one process on one device. A mode that needs more overrides a method; the methods that
-stay empty are the lesson: DP needs no barrier, DDP leaves the optimizer alone, Horovod leaves the model alone.
-Sharding, saving, metering and the loop are not here: they are written once, against ``Topology``.
+``Mode`` implements them for one process on one device. A mode that needs more overrides a method; the methods that it
+does not override show the difference: DP needs no barrier, DDP does not change the optimizer, Horovod does not change
+the model. Sharding, saving, metering and the loop are not here: they are written once, against ``Topology``.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from bench.config.options import Parallel, RunConfig
 
 @dataclass(frozen=True)
 class Topology:
-    """Where this process sits. rank: 0 … world_size-1 over all machines. local_rank: on this machine. world_size:
-    processes that train. devices_per_process: 1, or all for DP. device: where this process puts its batches."""
+    """This process's place in the group. rank: 0 … world_size-1 over all machines. local_rank: on this machine.
+    world_size: training processes. devices_per_process: 1, or all for DP. device: of this process's batches."""
 
     rank: int
     local_rank: int
@@ -50,7 +50,7 @@ def device_of(config: Parallel, local_rank: int) -> torch.device:
 
 
 def shared_label(config: Parallel, backend: str) -> str:
-    """What a table must say of ranks that share one GPU; "" of others. backend: "nccl" or "gloo"."""
+    """The label in tables for ranks that share one GPU; "" for others. backend: "nccl" or "gloo"."""
     if not config.share_gpu or config.device != "cuda":
         return ""
     over = {"nccl": "NCCL", "gloo": "Gloo"}[backend]
@@ -60,14 +60,14 @@ def shared_label(config: Parallel, backend: str) -> str:
 class Mode:
     """One process, one device. Every method here is also the default of the modes that do not need it."""
 
-    kept = None  # with MIN_DEVICES, what ``elastic`` has handed to the attempt
+    kept = None  # with MIN_DEVICES, the state that ``elastic`` passed to the attempt
     timeline = None  # in a profiled run: bench.profile.timeline.StepTimeline
-    contiguous_weights = ""  # why with CHANNELS_LAST=1 the weights, and so the gradients, cannot lie as N H W C, too
-    statistics = ""  # what becomes of batch norm's running statistics, where the record must say so
+    contiguous_weights = ""  # why weights and gradients cannot be N H W C as well with CHANNELS_LAST=1
+    statistics = ""  # a note for the record about batch norm's running statistics
     replicated = True  # every rank holds all weights; False: they are sharded over the ranks
     period = 1  # steps from one exchange to the next
-    collective_forward = False  # a forward pass needs every rank: none may take a pass more than another
-    label = ""  # what a table must say after the mode's name, such as "CPU replicas in threads"
+    collective_forward = False  # a forward pass is a collective: all ranks must take the same number
+    label = ""  # shown in tables after the mode's name, such as "CPU replicas in threads"
 
     def __init__(self, config: RunConfig):
         self.config = config
@@ -78,11 +78,11 @@ class Mode:
 
     @classmethod
     def elastic(cls, config: RunConfig, attempt: Callable) -> None:
-        """MIN_DEVICES: train by ``attempt(config, kept)``. kept: what this process committed, or None."""
+        """MIN_DEVICES: train by ``attempt(config, kept)``. kept: this process's committed state, or None."""
         attempt(config, None)
 
     def commit(self, checkpoint: Callable[[], bytes]) -> None:
-        """MIN_DEVICES: keep a checkpoint in memory, beyond the file that has been written. Every rank calls it."""
+        """MIN_DEVICES: keep a checkpoint in memory, in addition to the file. Every rank calls it."""
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
         """NORM=sync, before ``wrap_model``: the model with batch norms over the global batch."""
@@ -97,16 +97,16 @@ class Mode:
         return optimizer
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager:
-        """Wraps forward and backward whose gradients are not exchanged yet: with ACCUMULATE=k all but the last of a
-        step's k passes, whose exchange is that of their sum; with INJECT=no-exchange every pass."""
+        """Wraps passes whose gradients are not exchanged yet: with ACCUMULATE=k all but the last of a step's k passes,
+        which exchanges their sum; with INJECT=no-exchange every pass."""
         return contextlib.nullcontext()
 
     def synchronize(self, optimizer: torch.optim.Optimizer) -> None:
         """After backward: when this returns, the gradients are final."""
 
     def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
-        """Take the optimizer's step with final gradients. scaler: of PRECISION=fp16, skips it when a gradient is not
-        finite. In the mean that is so on all ranks; a mode that shards gradients must reduce what the scaler found."""
+        """Take the optimizer's step with final gradients. scaler: of PRECISION=fp16, skips it if a gradient is not
+        finite. Averaged gradients agree on all ranks; a mode that shards gradients must reduce the scaler's result."""
         if scaler:
             scaler.step(optimizer)
         else:
@@ -114,7 +114,7 @@ class Mode:
 
     @property
     def sums_gradients(self) -> bool:
-        """INJECT=gradient-sum: the exchange leaves the sum over the devices as it is."""
+        """INJECT=gradient-sum: the exchange does not divide the sum over the devices."""
         return self.config.mistake != "none" and mistakes.MISTAKES[self.config.mistake].sums_gradients
 
     @property
@@ -124,21 +124,21 @@ class Mode:
         return "sum over the devices" if self.sums_gradients else "mean over the global batch"
 
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
-        """What this mode does with gradients and buffers, read from its live objects, for the record."""
+        """This mode's handling of gradients and buffers, read from its live objects, for the record."""
         return {"gradient": self.gradient, "compression": "none", "buffers": "one set"}
 
     def buckets(self) -> list[int]:
-        """Bytes of each buffer that the engine keeps for gradients besides the gradients."""
+        """Bytes of each buffer that the backend keeps in addition to the gradients."""
         return []
 
     # --- for a timeline (PROFILE=1), measured memory (MEMORY=1) and predicted memory --------------------------------
 
     def span(self, lane: str, name: str, nbytes: int | None = None) -> contextlib.AbstractContextManager:
-        """Around what this mode sends or does in a step: a span of the timeline, where there is one."""
+        """A span of the timeline, if there is one, around this mode's communication or work in a step."""
         return self.timeline.span(lane, name, nbytes) if self.timeline else contextlib.nullcontext()
 
     def compute_in_calling_thread(self, model: nn.Module) -> None:
-        """From now on this process's devices compute in one thread, the only one that a profiler sees."""
+        """From now on this process's devices compute in one thread, the only one that is profiled."""
 
     def kept_replicas(self, model: nn.Module) -> Iterable[nn.Module]:
         """Copies of the plain model that stay between two steps."""
@@ -147,8 +147,8 @@ class Mode:
     def step_only_tensors(
         self, model: nn.Module, note: Callable[[str, Iterable[torch.Tensor]], None]
     ) -> contextlib.AbstractContextManager:
-        """Within it ``note(kind, tensors)`` gets what the mode holds only during a step: copies of the model, buffers
-        from which weights or gradients are sent. kind: see bench/profile/memory_parts.py."""
+        """Within it ``note(kind, tensors)`` gets the mode's tensors that exist only during a step: copies of the model,
+        communication buffers of weights or gradients. kind: see bench/profile/memory_parts.py."""
         return contextlib.nullcontext()
 
     def wrap_replicas(self, models: list[nn.Module]) -> nn.Module:
@@ -156,7 +156,7 @@ class Mode:
         return models[0]
 
     def compute_threads(self) -> int:
-        """CPU threads that compute in this process at one time."""
+        """CPU threads that compute in this process at the same time."""
         return torch.get_num_threads()
 
     def reduce(self, value: torch.Tensor, op: str) -> torch.Tensor:
@@ -168,11 +168,11 @@ class Mode:
         return [item]
 
     def barrier(self) -> None:
-        """Return when every process has come here."""
+        """Return when all processes have called it."""
 
     def exchanges(self) -> dict[str, Callable]:
-        """What `bench network` times: each takes a tensor and changes it in place. "all_reduce": the sum over all
-        processes. "ping_pong": a message from rank 0 to the last rank and back, where there is such a thing."""
+        """The operations that `bench network` times: each changes a tensor in place. "all_reduce": the sum over all
+        processes. "ping_pong": a message from rank 0 to the last rank and back, if the mode supports it."""
         return {}
 
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -180,29 +180,29 @@ class Mode:
         return model
 
     def judged(self, model: nn.Module) -> nn.Module:
-        """What a validation calls: the plain model, as DDP's forward is a collective and shares may differ."""
+        """The model for a validation: the plain one, because DDP's forward is a collective and shares may differ."""
         return self.unwrap(model)
 
     def on_all_devices(self, plain: nn.Module) -> nn.Module:
-        """What a validation calls of a plain model that is not the trained one: an average of its weights."""
+        """The model for a validation of another plain model than the trained one: an average of its weights."""
         return plain
 
     def state_of(self, optimizer: torch.optim.Optimizer) -> dict:
-        """Parameter -> the optimizer's state of it, as far as this process holds it."""
+        """Parameter -> its optimizer state, as far as this process holds it."""
         return optimizer.state
 
-    # --- the whole state, for checkpoints, hashes and snapshots. Every rank calls it. -------------------------------
+    # --- the full state, for checkpoints, hashes and snapshots. Every rank calls it. --------------------------------
 
     def full_state(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """The plain model's state dict, every tensor whole, as this rank has it; a mode that shards weights gathers."""
+        """The plain model's state dict on this rank with complete tensors; a mode that shards weights gathers them."""
         return self.unwrap(model).state_dict()
 
     def full_optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-        """The optimizer's state dict, every tensor whole."""
+        """The optimizer's state dict with complete tensors."""
         return optimizer.state_dict()
 
     def load_full_optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
-        """The opposite of ``full_optimizer_state``. Raises ValueError or KeyError when it does not fit."""
+        """The inverse of ``full_optimizer_state``. Raises ValueError or KeyError if the state does not match."""
         optimizer.load_state_dict(state)
 
     def close(self) -> None:

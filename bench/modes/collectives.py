@@ -1,6 +1,6 @@
-"""The process group of torch.distributed, and what every mode over it answers alike: rank, rendezvous, collectives.
-NCCL between GPUs, Gloo between CPUs, and between ranks that share a GPU where their NCCL is too old for it. Every wait
-has a limit."""
+"""The process group of torch.distributed, and the common part of all its modes: rank, rendezvous, collectives. NCCL
+between GPUs, Gloo between CPUs, and between ranks that share a GPU if their NCCL is too old for that. Every wait has a
+limit."""
 
 import functools
 import os
@@ -20,7 +20,7 @@ REDUCE_OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "max": dist.R
 
 
 class Mode(base.Mode):
-    """One process of several: what does not depend on how they train."""
+    """One process of several: everything independent of the way they train."""
 
     def __init__(self, config: RunConfig):
         self.config = config
@@ -49,12 +49,12 @@ class Mode(base.Mode):
 def join(config: RunConfig) -> Topology:
     """Join the group that the launcher's environment describes (RANK, WORLD_SIZE, LOCAL_RANK, address).
 
-    Raises torch's DistStoreError or RuntimeError when the others do not come within the run's timeout.
+    Raises torch's DistStoreError or RuntimeError if the others do not join within the run's timeout.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = device_of(config, int(os.environ["LOCAL_RANK"]))
     url = os.environ.get("BENCH_INIT_METHOD", "env://")
-    if url.startswith("file://"):  # as a store: a path may hold characters that a URL may not
+    if url.startswith("file://"):  # as a store: a path may contain characters that are invalid in a URL
         meeting = {"store": dist.FileStore(url.removeprefix("file://"), world_size)}
     else:
         meeting = {"init_method": url}
@@ -64,7 +64,7 @@ def join(config: RunConfig) -> Topology:
         **meeting,
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=config.timeout + 60),  # the launcher sees all ranks, and reports first
+        timeout=timedelta(seconds=config.timeout + 60),  # the launcher observes all ranks, and reports first
         device_id=device if over_nccl else None,
     )
     return Topology(rank, int(os.environ["LOCAL_RANK"]), world_size, 1, device)

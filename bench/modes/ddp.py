@@ -11,7 +11,7 @@ Each step:
   5. every rank takes the same optimizer step from the same weights with the same gradients: the replicas stay equal.
 
 What to notice:
-  - the optimizer is left alone: ``wrap_optimizer`` keeps its default;
+  - the optimizer is not changed: ``wrap_optimizer`` keeps its default;
   - nothing checks that the replicas stay equal; step 5 is an argument, not a test;
   - all-reduce costs the same however large the batch is: a larger batch pays it with more computation.
 """
@@ -38,13 +38,13 @@ class Mode(collectives.Mode):
             model,
             device_ids=[device.index] if device.type == "cuda" else None,
             gradient_as_bucket_view=config.gradient_as_bucket_view,  # a gradient is stored once, inside its bucket
-            # No bookkeeping of parameters that a step might not use. It is learnt in a first pass that exchanges:
-            # where the first pass does not, DDP would fail.
+            # No bookkeeping of unused parameters. DDP learns the graph in a first pass that exchanges, and would fail
+            # if the first pass does not.
             static_graph=config.static_graph and config.sync and config.accumulate == 1,
             **({"bucket_cap_mb": config.bucket_cap_mb} if config.bucket_cap_mb else {}),
             **({} if config.broadcast_buffers else {"broadcast_buffers": False}),
             **({"batched_grad_copy": True} if config.batched_grad_copy else {}),  # torch 2.14 or newer
-            init_sync=config.init_sync,  # 0: no weights are broadcast, and no error says so
+            init_sync=config.init_sync,  # 0: no weights are broadcast, without an error
         )
         output.close(self.ddp)  # with STATIC_GRAPH torch starts the exchange from the output
         state, self.hook = (None, sum_over_ranks) if self.sums_gradients else communication_hook(config)
@@ -61,8 +61,8 @@ class Mode(collectives.Mode):
 
     @property
     def buffers(self) -> str:
-        """DDP sends rank 0's before a forward pass, but not after one under ``no_sync``: with ACCUMULATE before the
-        first pass of a step, with INJECT=no-exchange only before the first step."""
+        """DDP broadcasts rank 0's before a forward pass, but not after one under ``no_sync``: with ACCUMULATE before
+        the first pass of a step, with INJECT=no-exchange only before the first step."""
         if not (self.ddp.broadcast_buffers and self.config.sync):
             return "each rank's own"
         return f"rank 0's, sent every {'forward' if self.config.accumulate == 1 else 'step'}"
@@ -94,7 +94,7 @@ def communication_hook(config: Exchange) -> tuple:
     """(state, hook), which replaces DDP's own all-reduce of a bucket; (None, None) for DDP's own."""
     if not config.overlap:
         return [], reduce_after_backward
-    if config.compression == "powersgd":  # rank 1; plain until DDP has put its buckets into their final order
+    if config.compression == "powersgd":  # rank 1; uncompressed until DDP has the final order of its buckets
         return powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2), power_sgd
     hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
     return None, hooks.get(config.compression)
@@ -107,8 +107,8 @@ def sum_over_ranks(state: None, bucket: dist.GradBucket) -> torch.futures.Future
 
 
 def reduce_after_backward(waiting: list, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """OVERLAP=0: the same buckets and bytes, but nothing is sent before the last bucket is full, when backward has
-    computed every gradient. ``waiting``: the buckets until then."""
+    """OVERLAP=0: the same buckets and bytes, but all are sent when the last bucket is full, after backward has computed
+    every gradient. ``waiting``: the buckets until then."""
     device = bucket.buffer().device
     future = torch.futures.Future(devices=[device] if device.type == "cuda" else None)
     waiting.append((bucket.buffer(), future))

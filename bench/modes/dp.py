@@ -42,7 +42,7 @@ class Mode(base.Mode):
         self.topology = base.Topology(0, 0, 1, config.num_devices, device)
         if self.on_cpu:
             self.label = "CPU replicas in threads: nn.DataParallel itself passes straight through on a CPU"
-        elif config.num_devices > 1:  # only device 0's could lie as N H W C, and a gradient would not
+        elif config.num_devices > 1:  # only device 0's weights could be N H W C, but their gradients would not be
             self.contiguous_weights = "nn.DataParallel sends copies as one flat tensor, and they come back so"
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
@@ -51,7 +51,7 @@ class Mode(base.Mode):
         if watched:
             wrapped.mode = self
         if self.timeline:
-            self.timeline.all_threads = True  # the replicas' compute, too
+            self.timeline.all_threads = True  # includes the replicas' computation
         return wrapped
 
     def on_all_devices(self, plain: nn.Module, watched: bool = False) -> nn.Module:
@@ -70,7 +70,7 @@ class Mode(base.Mode):
 
     @contextlib.contextmanager
     def step_only_tensors(self, model, note) -> Iterator[None]:
-        """On a GPU: the replicas, with their part of the batch. On a CPU replicas stay, and the batch is not copied."""
+        """On a GPU: the replicas, with their part of the batch. CPU replicas stay, and the batch is not copied."""
         model.note = None if self.on_cpu else note
         yield
         model.note = None
@@ -88,15 +88,15 @@ class Mode(base.Mode):
         return model.module
 
     def judged(self, model: nn.Module) -> nn.Module:
-        return model  # all devices validate, each its chunk
+        return model  # all devices validate, each on its chunk
 
 
 class DataParallel(nn.DataParallel):
     """``nn.DataParallel`` whose replicas compute in the dtype of the caller's autocast, and take and return objects of
     tensors.
 
-    PyTorch tells a replica's thread that autocast is on, but not its dtype: under a bf16 autocast the replicas would
-    compute in fp16, a thread's default. It gives every replica the same object, its tensors on device 0, and cannot
+    PyTorch enables autocast in a replica's thread, but does not set its dtype: under a bf16 autocast the replicas would
+    compute in fp16, a thread's default. It gives every replica the same object, with tensors on device 0, and cannot
     gather objects.
     """
 
@@ -113,9 +113,9 @@ class DataParallel(nn.DataParallel):
 
 
 def scattered(inputs: tuple, kwargs: dict, cut: Callable) -> list[tuple]:
-    """(positional, keyword arguments) of each replica's call. cut: one tensor -> a piece for each replica, fewer of a
-    small batch. What is not a tensor goes to all. Raises UserError for tensors of different lengths, which
-    ``nn.DataParallel`` would cut each by its own first dimension, dropping the rest."""
+    """(positional, keyword arguments) of each replica's call. cut: one tensor -> a piece for each replica, fewer for a
+    small batch. Other objects go to all. Raises UserError for tensors of different lengths, which ``nn.DataParallel``
+    would split by their own first dimension, dropping the rest."""
     shapes = [list(tensor.shape) for tensor in structure.tensors((inputs, kwargs))]
     if [] in shapes or len({shape[0] for shape in shapes}) > 1:
         raise UserError(
@@ -126,7 +126,7 @@ def scattered(inputs: tuple, kwargs: dict, cut: Callable) -> list[tuple]:
 
 
 def gathered(outputs: list, join: Callable):
-    """One structure of the replicas' outputs. join: a list of tensors -> one."""
+    """The replicas' outputs as one structure. join: a list of tensors -> one."""
     try:
         return structure.join(outputs, join)
     except ValueError:
@@ -136,7 +136,7 @@ def gathered(outputs: list, join: Callable):
 
 
 def in_this_autocast(replica: Callable, device_type: str) -> Callable:
-    """``replica`` to be called in any thread, under the autocast that this thread is in now."""
+    """``replica`` for calls in any thread, with this thread's current autocast."""
     enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
 
     def call(*inputs, **options):
@@ -147,8 +147,8 @@ def in_this_autocast(replica: Callable, device_type: str) -> Callable:
 
 
 class CpuDataParallel(nn.Module):
-    """nn.DataParallel's algorithm with CPU replicas in threads. On a CPU ``nn.DataParallel`` passes straight through to
-    the module; this class does what it does on GPUs, so that the pattern can be run, read and tested anywhere.
+    """nn.DataParallel's algorithm with CPU replicas in threads. On a CPU ``nn.DataParallel`` only calls the module;
+    this class does the same as on GPUs, so that the strategy can be run, read and tested anywhere.
 
     num_replicas: chunks of the batch. threads: CPU threads in total, shared by the replicas in the forward pass;
     backward runs in the calling thread, which has them all. shells: of the replicas but the first.
@@ -160,15 +160,15 @@ class CpuDataParallel(nn.Module):
         # One shell per replica: a copy of the module whose tensors are replaced at every forward, as swapping the
         # tensors of ONE module is not safe in two threads. In a tuple the shells are not submodules of the model.
         self.shells = shells or tuple(copy.deepcopy(module) for _ in range(num_replicas - 1))
-        # A thread for each replica: of a common pool one thread may take two replicas when it is quick. The number of
-        # OpenMP threads belongs to the thread that sets it.
+        # One thread per replica: in a common pool a fast thread could take two. The number of OpenMP threads belongs to
+        # the thread that sets it.
         self.threads = [
             ThreadPoolExecutor(1, f"replica-{i}", lambda: torch.set_num_threads(max(1, threads // num_replicas)))
             for i in range(num_replicas)
         ]
 
     def in_turn(self) -> "CpuDataParallel":
-        """From now on the replicas compute in the calling thread, one after the other, where a profiler sees them."""
+        """From now on the replicas compute in the calling thread, one after the other, for the profiler."""
         self.close()
         self.threads = []
         return self
@@ -184,14 +184,14 @@ class CpuDataParallel(nn.Module):
         return self.gather(self.parallel_apply(replicas, calls))
 
     def scatter(self, inputs: tuple, kwargs: dict) -> list[tuple]:
-        """The arguments of one call per replica, fewer of a small batch: views of [global_batch / num_replicas, …]."""
+        """The arguments of one call per replica, fewer for a small batch: views of [global_batch / num_replicas, …]."""
         return scattered(inputs, kwargs, lambda tensor: tensor.chunk(self.num_replicas))
 
     def replicate(self, count: int) -> list[nn.Module]:
         """Replica 0 is the original. Each other one gets a copy of every weight.
 
         ``clone`` is part of the autograd graph: in backward the gradient of each copy is added to the original's.
-        In training the buffers are copied too, and what a replica writes into its copy is lost.
+        In training the buffers are also copied, and a replica's changes to its copy are lost.
         """
         replicas = [self.module, *self.shells[: count - 1]]
         for replica in replicas[1:]:
@@ -204,7 +204,7 @@ class CpuDataParallel(nn.Module):
         return replicas
 
     def parallel_apply(self, replicas: list[nn.Module], calls: list[tuple]) -> list:
-        """One thread per replica. Gradient mode and autocast belong to a thread, so they are handed over."""
+        """One thread per replica. Gradient mode and autocast belong to a thread, so they are passed on."""
         grad = torch.is_grad_enabled()
 
         def apply(replica, inputs, kwargs):
@@ -218,7 +218,7 @@ class CpuDataParallel(nn.Module):
         return [replica.result() for replica in begun]
 
     def gather(self, outputs: list):
-        """Tensors of [global_batch, …] on device 0; of numbers, such as a loss, a vector with one of each replica."""
+        """Tensors of [global_batch, …] on device 0; for scalars, such as a loss, a vector with one per replica."""
         return gathered(outputs, lambda tensors: torch.cat([t.reshape(1) if not t.dim() else t for t in tensors]))
 
 

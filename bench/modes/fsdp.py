@@ -1,8 +1,8 @@
 """MODE=fsdp: weights, gradients and the optimizer's state sharded over the ranks: torch's ``fully_shard`` (FSDP2), the
 third stage of ZeRO (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054).
 
-Of each parameter every rank keeps 1/N, cut along its first dimension, and of its gradient and its momentum the same
-part. The model is sharded block by block; a block's weights are whole only while it computes. Each step:
+Every rank keeps 1/N of each parameter, cut along its first dimension, and the same part of its gradient and momentum.
+The model is sharded block by block; a block's weights are complete only while it computes. Each step:
   1. forward, block by block: an all-gather collects the block's weights from all ranks, the block computes, and what
      came from the others is freed;
   2. backward, from the last block to the first: the weights are gathered again, the block's whole gradient is computed,
@@ -61,7 +61,7 @@ class Mode(collectives.Mode):
         mesh = init_device_mesh(self.topology.device.type, (self.topology.world_size,))
         self.model, self.blocks, self.norms = model, dict(blocks_of(model)), {}
         keeps = {} if self.config.reshard else {"reshard_after_forward": False}
-        # The model is what is in no block; backward begins with it, so torch keeps it whole.
+        # The root has the parameters outside of blocks; backward begins with it, so torch does not reshard it.
         for name, part in {**self.blocks, "the rest": model}.items():
             if norms := self.norms_in(part):
                 fully_shard(norms, mesh=mesh, **keeps | ({"reshard_after_forward": False} if part is model else {}))

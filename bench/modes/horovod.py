@@ -14,14 +14,14 @@ With ADASUM=1 the wrapped optimizer is another one: the hook of step 2 takes the
 parameter, with the rank's own gradient, and what is exchanged is the CHANGE of the weights (``formulas.adasum``, tensor
 by tensor). So nothing is left for ``synchronize()``, momentum is each rank's own, and LR is one device's: no factor N.
 
-What to notice, and two traps that every tutorial walks into:
+What to notice, and two common mistakes in tutorials:
   - ``broadcast_optimizer_state`` on a FRESH optimizer takes a hidden step with zero gradients, to create state that it
     can send. Adam's step counter is then one ahead and its bias correction wrong: after five steps weights are 9e-3
     off. With weight decay the step moves the weights as well. A fresh optimizer has no state to send, and after a
     resume every rank reads the same file: it is not called;
   - ``zero_grad(set_to_none=True)`` raises: Horovod's takes no argument, and calls PyTorch's with its default;
   - batch norm's buffers are never synchronised after the start: each rank keeps its own running statistics, which
-    are the same everywhere with NORM=sync alone.
+    are equal only with NORM=sync.
 """
 
 import contextlib
@@ -53,8 +53,8 @@ class Mode(base.Mode):
 
     @classmethod
     def elastic(cls, config: RunConfig, attempt: Callable) -> None:
-        """When a rank is lost, every reduction of the others fails; ``hvd.elastic.run`` catches that, goes back to what
-        was committed last, lets those that are left meet again, with other ranks, and calls the function again."""
+        """When a rank is lost, every reduction of the others fails; ``hvd.elastic.run`` catches that, restores the last
+        commit, forms a new group of the remaining processes with new ranks, and calls the function again."""
         if not in_elastic_run():
             return super().elastic(config, attempt)
         hvd.init()
@@ -77,7 +77,7 @@ class Mode(base.Mode):
         return sync_batch_norm.synchronise(self, model, hvd.SyncBatchNorm, sum_over_ranks)
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        if self.config.init_sync:  # a line that is easily forgotten: no error says so
+        if self.config.init_sync:  # easily forgotten: there is no error without it
             hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         return model
 
@@ -152,10 +152,10 @@ def require_adasum(config: Parallel) -> None:
 
 
 def sum_over_ranks(value: torch.Tensor) -> torch.Tensor:
-    """Horovod matches tensors by name, and caches what it agreed on for a name: so one name for each size."""
+    """Horovod matches tensors by name, and caches the negotiation for a name: so one name for each size."""
     return hvd.allreduce(value, name=f"batch norm {value.numel()}", op=hvd.Sum)
 
 
 def mark(name: str) -> None:
-    """A reduction of one number, which marks a moment in Horovod's own timeline."""
+    """A reduction of one number, which marks a time in Horovod's timeline."""
     hvd.allreduce(torch.zeros(1), name=name)

@@ -1,8 +1,8 @@
-"""MODE=independent: N processes that never exchange a gradient. Not training: the bound.
+"""MODE=independent: N processes that never exchange a gradient: the no-communication baseline, not a training.
 
-Each process trains its own replica on its own share of the batches. No multi-process mode can be faster here;
-the distance of ddp and horovod from it is the price of their communication. With more processes than cores the bound
-falls too, so that oversubscription is not blamed on a mode.
+Each process trains its own replica on its own share of the batches. No multi-process mode can be faster here; the
+difference to ddp and horovod is the cost of their communication. With more processes than cores the bound also
+falls, so that oversubscription is not attributed to a mode.
 
 The process group serves only to start the clocks together and to collect the samples. What to notice: the only
 method missing from ddp is ``wrap_model``, and with it everything that DDP is.

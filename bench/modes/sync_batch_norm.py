@@ -1,8 +1,8 @@
 """NORM=sync: batch norm with the statistics of the global batch, in the modes of one process per device.
 
 With 256 images on 8 devices a batch norm sees 32. NORM=sync makes its statistics those of all 256, so that N processes
-compute what one process on the joined batch would. The price: every layer waits for all ranks, twice in forward and
-twice in backward, for a few hundred numbers each time. Gradients hide behind backward; these sums cannot.
+compute the same as one process on the global batch. The cost: every layer waits for all ranks, twice in forward and
+twice in backward, for a few hundred numbers each time. Gradients overlap with backward; these sums cannot.
 
 On GPUs the library's own layer is used: ``nn.SyncBatchNorm`` or ``hvd.SyncBatchNorm``. Both take only GPU input, so on
 CPUs the modes use ``ReducedBatchNorm2d``: the same mathematics written out.
@@ -29,8 +29,8 @@ def synchronise(mode, model: nn.Module, gpu_layer, sum_over_ranks: Callable) -> 
 
 
 def replace_norms(model: nn.Module, layer: Callable[..., nn.Module]) -> nn.Module:
-    """Put ``layer(channels, eps, momentum, affine, track_running_stats)`` in place of every ``BatchNorm2d``, with the
-    same tensors under the same names. Raises UserError for a batch norm of another class, which may do more."""
+    """Replace every ``BatchNorm2d`` by ``layer(channels, eps, momentum, affine, track_running_stats)``, with the same
+    tensors under the same names. Raises UserError for a batch norm of another class, which may do more."""
     for name, norm in list(model.named_modules(remove_duplicate=False)):
         if not isinstance(norm, _BatchNorm):
             continue
@@ -44,8 +44,8 @@ def replace_norms(model: nn.Module, layer: Callable[..., nn.Module]) -> nn.Modul
 
 
 class ReducedBatchNorm2d(nn.BatchNorm2d):
-    """Batch norm whose mean and variance are of all ranks' images. sum_over_ranks: a tensor -> its sum over all ranks,
-    which every rank must call equally often; how many images each has may differ. Evaluation asks no other rank."""
+    """Batch norm with the mean and variance of all ranks' images. sum_over_ranks: a tensor -> its sum over all ranks,
+    called equally often on every rank; the number of images may differ. Evaluation needs no communication."""
 
     def __init__(self, sum_over_ranks: Callable[[torch.Tensor], torch.Tensor], *arguments, **options):
         super().__init__(*arguments, **options)

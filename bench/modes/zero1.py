@@ -64,15 +64,15 @@ class Mode(ddp.Mode):
         own, theirs = ([len(group["params"]) for group in groups] for groups in
                        (optimizer.param_groups, state["param_groups"]))  # fmt: skip
         if own != theirs:
-            raise ValueError("it is of other parameters")
+            raise ValueError("it belongs to other parameters")
         if not state["state"].keys() <= set(range(sum(own))):
-            raise KeyError("it has the state of a parameter that is not there")
-        optimizer.load_state_dict(state | {"state": dict(state["state"])})  # torch empties what is another rank's
-        optimizer.state.clear()  # a second reference to what the part has
+            raise KeyError("it has the state of a missing parameter")
+        optimizer.load_state_dict(state | {"state": dict(state["state"])})  # torch drops other ranks' parts
+        optimizer.state.clear()  # a second reference to the part's state
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
-    """torch's, whose broadcasts are a span of the timeline, and with INJECT=no-exchange are left out. sent: bytes."""
+    """torch's optimizer; its broadcasts are spans of the timeline, or left out by INJECT=no-exchange. sent: bytes."""
 
     mode: Mode
     sent: int
