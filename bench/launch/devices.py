@@ -87,10 +87,10 @@ def memory_left(gpu: Gpu) -> float | None:
     return round(free / nvml.GIB, 3)
 
 
-def weakest_of(told: list) -> tuple:
+def weakest_over_machines(told: list) -> tuple:
     """``weakest`` over machines.
 
-    >>> weakest_of([[[8, 0], 79.2], [[7, 5], 14.6]]), weakest_of([[[8, 0], None], [None, 14.6]])
+    >>> weakest_over_machines([[[8, 0], 79.2], [[7, 5], 14.6]]), weakest_over_machines([[[8, 0], None], [None, 14.6]])
     (((7, 5), 14.6), (None, None))
     """
     capability, memory = zip(*told, strict=True)

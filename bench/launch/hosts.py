@@ -20,7 +20,7 @@ from bench.config.options import RunConfig, to_dict
 from bench.errors import RunFailed, printable
 from bench.files import LATEST, PROJECT, SHARED
 from bench.launch import machine, supervise
-from bench.launch.devices import weakest_of
+from bench.launch.devices import weakest_over_machines
 from bench.launch.node import ENDED, Node
 from bench.launch.placement import Placement
 from bench.measure import steady
@@ -211,7 +211,7 @@ def resources(config: RunConfig) -> tuple:
     found = []
     try:
         told = look(config, found)
-        return told[0]["device"], machine.cores_of(told), *weakest_of([each["weakest"] for each in told])
+        return told[0]["device"], machine.cores_of(told), *weakest_over_machines([each["weakest"] for each in told])
     finally:
         for each in found:
             each.close()

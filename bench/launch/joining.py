@@ -22,7 +22,7 @@ from bench.config.resolve import resolve
 from bench.errors import BenchError, ExitCode, RunFailed, UserError, printable
 from bench.files import SHARED, written_whole
 from bench.launch import machine, stacks, supervise
-from bench.launch.devices import weakest_of
+from bench.launch.devices import weakest_over_machines
 from bench.launch.launcher import make_run_dir
 from bench.launch.node import Node
 from bench.launch.placement import Placement
@@ -162,7 +162,7 @@ def agree(meeting: Meeting, asked: RunConfig, given: dict) -> RunConfig:
             raise UserError(f"rank {rank} on {other['name']} {difference}")
         if difference := machine.differs(other, seats[0], asked.mode, "on rank 0's machine"):
             raise UserError(f"rank {rank} on {other['name']}: {difference}")
-    config, gpus = from_dict(seats[0]["asked"]), weakest_of([other["weakest"] for other in seats])
+    config, gpus = from_dict(seats[0]["asked"]), weakest_over_machines([other["weakest"] for other in seats])
     config = resolve(config, given["device"], machine.cores_of(seats), *gpus)
     return dataclasses.replace(config, launcher="auto", baselines=False)
 

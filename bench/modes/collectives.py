@@ -87,7 +87,7 @@ def broadcast_weights(model: nn.Module) -> None:
         dist.broadcast(tensor.detach(), 0)
 
 
-def there_and_back(topology: Topology) -> Callable[[torch.Tensor], None]:
+def make_ping_pong(topology: Topology) -> Callable[[torch.Tensor], None]:
     last = topology.world_size - 1
 
     def ping_pong(tensor) -> None:

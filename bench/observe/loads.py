@@ -69,7 +69,8 @@ class Loads:
         self.used |= any(isinstance(v, torch.Tensor) and v.data_ptr() in from_file for v in state.values())
         found = {"file": self.file, "keys": len(state), "strict": bool(given.get("strict", True))}
         filtered = {}
-        if not self.used and kept == len(state) and not set(file) & set(own) and akin(file, own):  # nothing was loaded
+        prefixed = not set(file) & set(own) and names_match(file, own)
+        if not self.used and kept == len(state) and prefixed:  # nothing was loaded
             filtered = {"keys": len(file), "missing": len(own), "unexpected": len(file), "strict": False,
                         "picked": True, "prefix": prefix_of(list(own), list(file))}  # fmt: skip
 
@@ -142,10 +143,10 @@ def contents_of(parts: list[list]) -> dict:
     return {"apart": None}
 
 
-def akin(file, own) -> bool:
+def names_match(file, own) -> bool:
     """Whether at least half of a file's names are the model's except for a prefix.
 
-    >>> akin(["module.fc.bias"], ["fc.bias"]), akin(["x", "y"], ["fc.bias"])
+    >>> names_match(["module.fc.bias"], ["fc.bias"]), names_match(["x", "y"], ["fc.bias"])
     (True, False)
     """
     own, longer = set(own), {tail for name in own for tail in tails(name)}

@@ -62,7 +62,7 @@ class Ranks:
         if self.count == 1:
             return join([part])
         if self.store is None and "horovod.torch" in sys.modules:
-            return self.by_collective(part, join, limit_s)
+            return self.join_by_collective(part, join, limit_s)
         if self.store is None:
             raise Unheard("the ranks cannot meet: the process group's store is not found in this version of torch")
         try:
@@ -73,7 +73,7 @@ class Ranks:
         except Exception as error:  # the machine with the store is gone, or refuses
             raise Unheard(f"the ranks cannot meet: {str(error).splitlines()[0]}") from None
 
-    def by_collective(self, part, join: Callable, limit_s: float):
+    def join_by_collective(self, part, join: Callable, limit_s: float):
         horovod = sys.modules["horovod.torch"]
         if not horovod.is_initialized():
             raise Unheard("the ranks cannot meet after hvd.shutdown(): call report() before it")

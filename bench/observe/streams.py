@@ -58,7 +58,7 @@ class State:
     bits: dict | None = None
     fresh: bool = False
 
-    def comes_to(self, later: "State", seconds: float) -> bool:
+    def reaches(self, later: "State", seconds: float) -> bool:
         if self.bits is None or later.bits is None:
             return self.seed == later.seed and not later.fresh
         return draws_on(self.bits, later.bits, min(MOST_NUMBERS, 10_000 + int(seconds * NUMBERS_PER_S)))
@@ -203,7 +203,7 @@ class Fetches:
 
 def used(before: dict[str, State], after: dict[str, State], seconds: float = 1.0) -> Fetch:
     """The generators whose state has changed, after this time."""
-    return {name: (before[name].whole, now.whole, before[name].comes_to(now, seconds))
+    return {name: (before[name].whole, now.whole, before[name].reaches(now, seconds))
             for name, now in after.items() if name in before and before[name].whole != now.whole}  # fmt: skip
 
 

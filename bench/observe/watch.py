@@ -170,7 +170,7 @@ class Watch:
             try:
                 method(*arguments)
             except Exception as error:
-                self.fails(probe, error)
+                self.disable_probe(probe, error)
 
     def guarded(self, probe: Probe, function: Callable) -> Callable:
         """A function of a probe for torch or Python to call: it returns None once it or its probe has failed."""
@@ -180,11 +180,11 @@ class Watch:
                 try:
                     return function(*arguments, **options)
                 except Exception as error:
-                    self.fails(probe, error)
+                    self.disable_probe(probe, error)
 
         return uncompiled(call)
 
-    def fails(self, probe: Probe, error: Exception) -> None:
+    def disable_probe(self, probe: Probe, error: Exception) -> None:
         self.failed.setdefault(probe, Unheard(failure(error)))
         self.told = {}
 
@@ -263,7 +263,7 @@ class Watch:
             try:
                 probe.close()
             except Exception as error:
-                self.fails(probe, error)
+                self.disable_probe(probe, error)
         started = launched()
         device = next((p.device.type for p in self.model.parameters()), None) if self.model is not None else None
         part = {"devices": 1 if self.model is None else self.devices, "device": device, "group": {
@@ -277,7 +277,7 @@ class Watch:
                 except Unheard as why:
                     seen = dict.fromkeys(probe.joins, why)
                 except Exception as error:
-                    self.fails(probe, error)
+                    self.disable_probe(probe, error)
             for key in probe.joins:
                 value = self.failed.get(probe) or seen.get(key)
                 part[key] = Unheard(probe.silent[key]) if value is None and key in probe.silent else value

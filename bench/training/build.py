@@ -27,7 +27,7 @@ from bench.training.loop import Trainer, build_optimizer, learning_rates
 from bench.training.replicas import NOTE, Replicas
 from bench.training.script import Script, make_script
 from bench.training.trackers import open_tracker
-from bench.training.validation import judge_replica
+from bench.training.validation import validate_replica
 from bench.workload import load_workload, weights
 from bench.workload.freezing import train_mode
 from bench.workload.loader import training_batches, validation_batches
@@ -153,7 +153,7 @@ def prepare_epochs(trainer: Trainer, checkpoint: Checkpoint | None, data: Data) 
     if config.replicas:
         whole_val = validation_batches(config, topology, data.val_set, whole=True)
         once = training_batches(config, topology, data.train_set, steps)
-        judge = functools.partial(judge_replica, trainer, whole_val)
+        judge = functools.partial(validate_replica, trainer, whole_val)
         epochs.replicas = Replicas(trainer, epochs.ends()[-1] - trainer.step, judge, once)
         trainer.notes.append(NOTE)
     return epochs

@@ -64,7 +64,7 @@ class Epochs:
         if self.rng is not None:
             put_rng(self.rng, trainer.mode.topology.devices)
         if self.config.elastic:
-            self.say_where()
+            self.report_start()
         self.began, timing = time.perf_counter(), False
         for stop in sorted({*ends, *saves, timed_from}):
             trainer.train_steps(stream, stop - trainer.step)
@@ -80,7 +80,7 @@ class Epochs:
         if self.replicas:
             self.replicas.end_training()
 
-    def say_where(self) -> None:
+    def report_start(self) -> None:
         """MIN_DEVICES: report to the launcher where training begins, at the start or after an interruption."""
         trainer, topology = self.trainer, self.trainer.mode.topology
         trainer.status.step(trainer.step)

@@ -41,7 +41,7 @@ def validate_averages(trainer: Trainer, batches: Iterable, judged: dict[str, nn.
     return row
 
 
-def judge_replica(trainer: Trainer, batches: Iterable) -> dict:
+def validate_replica(trainer: Trainer, batches: Iterable) -> dict:
     """Loss and metrics of this process's model with its own buffers, on its own batches; no other rank takes part."""
     return means(trainer, count(trainer, batches, trainer.mode.judged(trainer.model)))
 

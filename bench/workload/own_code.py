@@ -192,7 +192,7 @@ def try_out(workload, own_step: Callable | None, model: nn.Module, train_set) ->
     inputs, targets = (batch.chunks(item, 1)[0] for item in train_set[np.arange(min(2, len(train_set)))][:2])
     inputs, targets = workload.prepare(inputs), batch.moved(targets, workload.device)
     if not config.evaluate:
-        with nothing_kept(workload, model):
+        with restored_state(workload, model):
             silent = silent_parameters(workload, model, inputs, targets)
         if silent:
             names = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
@@ -201,12 +201,12 @@ def try_out(workload, own_step: Callable | None, model: nn.Module, train_set) ->
                 f"use them in the forward pass, remove them, or use FREEZE={','.join(silent[:4])}"
             )
     if config.epochs or config.evaluate:
-        with nothing_kept(workload, model), torch.no_grad():
+        with restored_state(workload, model), torch.no_grad():
             try_validation(workload, own_step, model, inputs, targets, train_set)
 
 
 @contextlib.contextmanager
-def nothing_kept(workload, model: nn.Module) -> Iterator[None]:
+def restored_state(workload, model: nn.Module) -> Iterator[None]:
     """Restore buffers, gradients and random numbers afterwards."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     gpus = [workload.device] if workload.device.type == "cuda" else []
@@ -221,7 +221,7 @@ def nothing_kept(workload, model: nn.Module) -> Iterator[None]:
 
 
 def silent_parameters(workload, model: nn.Module, inputs, targets) -> list[str]:
-    with explained(workload, model, "trained", inputs, targets):
+    with explain_errors(workload, model, "trained", inputs, targets):
         outputs, loss = workload.step(model, inputs, targets, functools.partial(checked_loss, workload))
         if not isinstance(loss, torch.Tensor) or loss.dim():
             raise UserError(f"the loss is {shape_of(loss)}, not a single number: return the mean over the batch")
@@ -242,7 +242,7 @@ def try_validation(workload, own_step: Callable | None, model: nn.Module, inputs
         return workload.step(model, inputs, targets, workload.loss)[0]
 
     def validate() -> None:
-        with explained(workload, model, "validated", inputs, targets):
+        with explain_errors(workload, model, "validated", inputs, targets):
             workload.count(batch.in_float32(workload.forward(model, inputs, targets)), targets)
 
     model.eval()
@@ -258,7 +258,7 @@ def try_validation(workload, own_step: Callable | None, model: nn.Module, inputs
 
 
 @contextlib.contextmanager
-def explained(workload, model: nn.Module, what: str, inputs, targets) -> Iterator[None]:
+def explain_errors(workload, model: nn.Module, what: str, inputs, targets) -> Iterator[None]:
     """Turn errors into a UserError with the shapes. what: "trained" or "validated"."""
     shapes = f"inputs {shape_of(inputs)}, targets {shape_of(targets)}"
     words = f"MODEL={workload.config.model} cannot be {what} on DATA={workload.config.data}"

@@ -257,9 +257,9 @@ def test_find_takes_a_file_a_run_or_the_newest_of_many(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": None}, "not a checkpoint of this bench: PRETRAINED=x.pt"),
-        ({"version": 2}, "version 2, and 1 is read here: a newer bench wrote it"),
-        ({"version": "one"}, "version one, and 1 is read here"),
+        ({"format": None}, "not a checkpoint of this project: use PRETRAINED=x.pt"),
+        ({"version": 2}, "version 2, but version 1 is needed: a newer bench wrote it"),
+        ({"version": "one"}, "version one, but version 1 is needed"),
         ({"optimizer": ..., "ranks": ...}, "a checkpoint without optimizer, ranks"),
     ],
 )
@@ -428,7 +428,7 @@ def test_a_prefix_that_not_all_keys_carry_is_a_name():
 
 @pytest.mark.parametrize("content", [{}, {"epoch": 3, "net": {}}, {"model": {}}, [torch.zeros(1)], torch.zeros(1)])
 def test_a_file_without_weights_is_one_line(content):
-    assert "x.pt holds" in the_line(weights_in, content, "x.pt")
+    assert "x.pt contains" in the_line(weights_in, content, "x.pt")
 
 
 def test_keys_that_do_not_fit_are_named_and_nothing_is_loaded():
