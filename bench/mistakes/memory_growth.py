@@ -13,7 +13,7 @@ SHARE = 0.02  # of the memory in use: likewise
     "memory that grows with every step",
     "the process runs out of memory when it trains long enough",
     "keep numbers, not tensors with a graph: loss.item() or loss.detach(), outputs.detach(); clear lists at the end of "
-    "each epoch; do not pass retain_graph=True unnecessarily",
+    "each epoch; do not pass retain_graph=True without need",
     needs="memory",
     case="wrong/memory_outputs_kept",
 )

@@ -93,7 +93,7 @@ def spread(record, observed) -> float | None:
         "Each rank's log has another figure, and its steps are coarser: a share of the examples was counted.",
         (
             Measure("{points} between the highest and the lowest rank", spread, "up"),
-            Measure("validation examples behind the reported metric", of_epoch("images", -1), "down", ".0f"),
+            Measure("validation examples behind the reported figure", of_epoch("images", -1), "down", ".0f"),
         ),
         shows="ranks",
     ),
