@@ -7,7 +7,7 @@ ANY drift, no-group    at least one of these is found
 MAY drift              may be found or asked besides
 MAY_ASK whole-data     may be asked besides
 SAYS reports alone     words that must be in what it prints
-UNSEEN strict-false    not observed, which the report says; never "looked for, clean"
+UNSEEN strict-false    not observed, which the report says; never "checked, not found"
 CLEAN strict-false     looked for, and clean
 CANNOT why             the script is wrong, and no Watch can see it
 RAISES RuntimeError    it ends with this exception; what is found is read from its report at the exit

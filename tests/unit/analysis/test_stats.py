@@ -148,7 +148,7 @@ def test_a_sentence_has_the_verdict_and_its_numbers(changes, words):
 
 def test_disturbed_rounds_and_too_few_have_no_verdict():
     found = stats.compare_rounds([100.0, 101.0, 99.0] * 3, [300.0, 301.0, 299.0] * 3, disturbed=True)
-    assert found.verdict == "disturbed" and found.low > 2.9 and not stats.hold_together([found])[0]
+    assert found.verdict == "disturbed" and found.low > 2.9 and not stats.significant_after_holm([found])[0]
     for n in (1, 2):
         found = stats.compare_rounds([100.0] * n, [110.0] * n)
         assert found.verdict == "preview"
@@ -256,7 +256,7 @@ def test_of_tables_of_equal_modes_at_most_one_in_twenty_has_a_difference_that_ho
     noise = np.random.default_rng(round(1e4 * sd)).normal(0, sd, size=(draws, 5, 6))
     for modes in np.exp(noise).tolist():
         found = [stats.compare_rounds(modes[i], modes[j]) for i in range(5) for j in range(i)]
-        held = stats.hold_together(found)
+        held = stats.significant_after_holm(found)
         differ = [each.verdict in ("faster", "slower") for each in found]
         alone += any(differ)
         together += any(d and h for d, h in zip(differ, held, strict=True))

@@ -28,8 +28,8 @@ def test_figures_are_divided_back_by_the_dilation_and_labelled(tmp_path):
         assert record.phases_s["backward"] == pytest.approx(2.0) and record.kind == kind
         table = records.grid(record)
         assert kind in table.rows[0][0] and kind in table.caption
-        assert all(kind in line or dilate == 1 or "×" not in line for line in records.standing(record))
-        assert any(f"{dilate:g} times slower" in line for line in records.standing(record)) == (dilate > 1)
+        assert all(kind in line or dilate == 1 or "×" not in line for line in records.provenance_lines(record))
+        assert any(f"{dilate:g} times slower" in line for line in records.provenance_lines(record)) == (dilate > 1)
 
 
 def test_a_machine_whose_cpu_was_full_is_warned_of(tmp_path):
