@@ -74,6 +74,15 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
     )  # fmt: skip
 
 
+def start_momenta(optimizer: torch.optim.Optimizer) -> None:
+    """Momenta of zero for a fused SGD under a loss scaler: where the first step is left out, torch (2.14) would go on
+    with memory that nobody has written."""
+    for group in optimizer.param_groups:
+        if group.get("momentum"):
+            for parameter in group["params"]:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
 def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
     """Set TF32 and cuDNN's search on or off, for every mode; return the context of the forward pass."""
     torch.backends.cudnn.benchmark = bool(config.cudnn_benchmark)
@@ -106,6 +115,8 @@ class Trainer:
         self.uncounted = torch.zeros((), dtype=torch.long, device=self.device)  # steps skipped on the device
         if self.scaler.is_enabled():
             optimizer.register_step_post_hook(self.note_step)
+            if getattr(optimizer, "_step_supports_amp_scaling", False):
+                start_momenta(optimizer)
         self.guard = LossGuard(config.loss_guard) if config.loss_guard else None
         self.averages = Averages(config, mode, model) if config.ema or config.swa else None
         self.snapshots = parse_snapshots(config.snapshots) if config.snapshots else []
