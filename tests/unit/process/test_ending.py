@@ -7,13 +7,26 @@ import pytest
 
 from bench.process import ending
 
+TOLD = (signal.SIGTERM, signal.SIGHUP)
+
 
 def test_being_told_to_end_is_an_interrupt_and_only_for_so_long():
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    """In another thread signals stay as they are."""
+    before = [signal.getsignal(number) for number in TOLD]
+    for number in TOLD:
         with pytest.raises(KeyboardInterrupt), ending.signals_as_interrupt():
             signal.raise_signal(number)
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+    assert [signal.getsignal(number) for number in TOLD] == before
+    seen = []
+
+    def run():
+        with ending.signals_as_interrupt():
+            seen.extend(signal.getsignal(number) for number in TOLD)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == before
 
 
 def test_an_ignored_signal_stays_ignored_so_that_nohup_holds():
@@ -34,16 +47,3 @@ def test_an_interrupt_waits_for_the_end_of_all_that_must_not_be_interrupted():
             done.append("inner")
         done.append("outer")
     assert done == ["inner", "outer"]
-
-
-def test_in_another_thread_signals_stay_as_they_are():
-    seen = []
-
-    def run():
-        with ending.signals_as_interrupt():
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert seen == [signal.getsignal(signal.SIGTERM)]

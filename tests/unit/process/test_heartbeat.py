@@ -9,51 +9,28 @@ from bench.process.heartbeat import LAYOUT, PHASES, StatusWriter, Window, read_s
 
 def test_a_rank_that_has_not_begun_has_no_heartbeat(tmp_path):
     assert read_status(tmp_path, 0) is None
-    status_path(tmp_path, 0).write_bytes(b"")
-    assert read_status(tmp_path, 0) is None
-    status_path(tmp_path, 0).write_bytes(bytes(LAYOUT.size))
-    assert read_status(tmp_path, 0) is None
-
-
-def test_a_new_rank_is_starting(tmp_path):
-    StatusWriter(tmp_path, 3)
-    beat = read_status(tmp_path, 3)
-    assert (beat.pid, beat.phase, beat.step, beat.total_steps) == (os.getpid(), "starting", 0, 0)
-    assert math.isnan(beat.loss)
+    for content in (b"", bytes(LAYOUT.size)):
+        status_path(tmp_path, 0).write_bytes(content)
+        assert read_status(tmp_path, 0) is None
 
 
 def test_what_is_written_is_read(tmp_path):
-    writer = StatusWriter(tmp_path, 1)
-    writer.total(100)
-    writer.step(41)
-    writer.loss(0.25)
-    for phase in PHASES:
-        writer.phase(phase)
-        beat = read_status(tmp_path, 1)
-        assert (beat.pid, beat.phase, beat.step, beat.total_steps, beat.loss) == (
-            os.getpid(),
-            phase,
-            41,
-            100,
-            0.25,
-        )
-
-
-def test_a_rank_that_goes_on_shows_it(tmp_path):
-    """Validating one batch after the other is progress, though the phase and the step stay."""
-    writer = StatusWriter(tmp_path, 0)
-    beats = []
-    for _ in range(3):
-        writer.phase("validating")
-        beats.append(read_status(tmp_path, 0).beats)
-    assert beats == [1, 2, 3]
-
-
-def test_ranks_do_not_mix(tmp_path):
+    """Of each rank its own. Validating one batch after the other is progress, though phase and step stay."""
     writers = [StatusWriter(tmp_path, rank) for rank in range(3)]
+    beat = read_status(tmp_path, 2)
+    assert (beat.pid, beat.phase, beat.step, beat.total_steps) == (os.getpid(), "starting", 0, 0)
+    assert math.isnan(beat.loss)
     for rank, writer in enumerate(writers):
-        writer.step(rank + 10)
-    assert [read_status(tmp_path, rank).step for rank in range(3)] == [10, 11, 12]
+        writer.total(100)
+        writer.step(41 + rank)
+        writer.loss(0.25)
+    for beats, phase in enumerate([*PHASES, *["validating"] * 3], start=1):
+        writers[1].phase(phase)
+        beat = read_status(tmp_path, 1)
+        assert (beat.pid, beat.phase, beat.step, beat.total_steps, beat.loss, beat.beats) == (
+            os.getpid(), phase, 42, 100, 0.25, beats,
+        )  # fmt: skip
+    assert [read_status(tmp_path, rank).step for rank in range(3)] == [41, 42, 43]
 
 
 def test_the_writers_offsets_are_the_layouts(tmp_path):

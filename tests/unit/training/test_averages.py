@@ -1,4 +1,5 @@
-"""bench/training/averages.py: against torch's own update, step by step; batch norm's statistics; what is refused."""
+"""bench/training/averages.py: against torch's own update, step by step; what is refused. (With batch norm and on
+several ranks: tests/multiprocess/test_training_modes.py.)"""
 
 import contextlib
 import copy
@@ -16,6 +17,12 @@ from bench.modes import load_mode
 from bench.training.averages import Averages, stored
 
 STEPS = 5
+BATCHES = [(torch.randn(10, 6), torch.zeros(10), []) for _ in range(3)]
+TRAINER = SimpleNamespace(  # what estimating asks of one
+    autocast=contextlib.nullcontext(), status=SimpleNamespace(phase=lambda name: None),
+    config=SimpleNamespace(per_device_batch=5), device=torch.device("cpu"),
+    workload=SimpleNamespace(prepare=lambda inputs: inputs, forward=lambda model, inputs, targets: model(inputs)),
+)  # fmt: skip
 
 
 def network() -> nn.Module:
@@ -46,78 +53,49 @@ def same(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_ema_is_torchs():
-    """Bit by bit, but for the counter of batches, which is the model's and no average."""
-    model = network()
-    averages = averages_of(model, ema=0.7)
-    expected = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.7), use_buffers=True)
-    assert not averages.ready()
-    for number in range(STEPS):
-        step(model, number)
-        averages.step_taken()
-        expected.update_parameters(model)
-    state, theirs = averages.state()["ema"], expected.state_dict()
-    assert state.pop("module.1.num_batches_tracked") == model[1].num_batches_tracked == STEPS
-    theirs.pop("module.1.num_batches_tracked")
-    assert same(state, theirs) and list(averages.ready()) == ["ema"]
-
-
-def trainer() -> SimpleNamespace:
-    """What estimating asks of a Trainer."""
-    return SimpleNamespace(
-        autocast=contextlib.nullcontext(), status=SimpleNamespace(phase=lambda name: None),
-        config=SimpleNamespace(per_device_batch=5), device=torch.device("cpu"),
-        workload=SimpleNamespace(prepare=lambda inputs: inputs, forward=lambda model, inputs, targets: model(inputs)),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["single", "dp"])
-def test_swa_is_the_mean_of_its_epochs_with_statistics_of_its_own(name):
+def test_averages_are_torchs_and_come_back_from_a_checkpoint(name):
+    """EMA bit by bit, but for the counter of batches, which is the model's and no average. SWA is the mean of the
+    weights after epoch 2 and 3, with statistics of its own; nothing in the training notices."""
     model, seen = network(), []
-    averages = averages_of(model, name, swa=2)
-    batches = [(torch.randn(10, 6), torch.zeros(10), []) for _ in range(3)]
+    averages = averages_of(model, name, ema=0.7, swa=2)
+    ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.7), use_buffers=True)
+    wrapped = averages.mode.wrap_model(network())
+    assert not averages.ready() and stored(averages.mode, wrapped, averages.state()) == {}
     for epoch in (1, 2, 3):
         step(model, epoch)
+        averages.step_taken()
+        ema.update_parameters(model)
         seen.append(copy.deepcopy(model.state_dict()))
         before = torch.get_rng_state()
-        averages.epoch_ended(trainer(), epoch, batches)
+        averages.epoch_ended(TRAINER, epoch, BATCHES)
         assert torch.equal(torch.get_rng_state(), before) and same(model.state_dict(), seen[-1])
-        assert ("swa" in averages.ready()) == (epoch >= 2)
-    state = averages.models["swa"].module.state_dict()
+        assert set(averages.ready()) == ({"ema", "swa"} if epoch >= 2 else {"ema"})
+    state, theirs = copy.deepcopy(averages.state()), ema.state_dict()
+    counter = "module.1.num_batches_tracked"
+    assert state["ema"][counter] == model[1].num_batches_tracked == 3
+    assert same(state["ema"], theirs | {counter: state["ema"][counter]})
+    swa = averages.models["swa"].module.state_dict()
     for key in ("0.weight", "3.bias"):
-        assert torch.allclose(state[key], (seen[1][key] + seen[2][key]) / 2)
+        assert torch.allclose(swa[key], (seen[1][key] + seen[2][key]) / 2)
     expected = network()
-    expected.load_state_dict(state)
-    update_bn([part for inputs, _, _ in batches for part in inputs.split(5)], expected)  # of one device each
-    assert same(expected.state_dict(), state)
-
-
-def test_averages_come_back_from_a_checkpoint():
-    model = network()
-    averages = averages_of(model, ema=0.7, swa=1)
-    for number in range(STEPS):
-        step(model, number)
-        averages.step_taken()
-    averages.epoch_ended(trainer(), 1, [(torch.randn(10, 6), torch.zeros(10), [])])
-    state = copy.deepcopy(averages.state())
-    other = averages_of(network(), ema=0.7, swa=1)
+    expected.load_state_dict(swa)
+    update_bn([part for inputs, _, _ in BATCHES for part in inputs.split(5)], expected)  # of one device each
+    assert same(expected.state_dict(), swa)
+    other = averages_of(network(), name, ema=0.7, swa=2)
     assert list(other.load(state, None)) == []
-    assert all(same(other.state()[name], state[name]) for name in ("ema", "swa"))
-    assert stored(averages.mode, model, state)["ema"].state_dict().keys() == model.state_dict().keys()
-    (said,) = averages_of(network(), ema=0.7, swa=1).load({"ema": state["ema"]}, None)
-    assert said == "SWA starts here: the checkpoint does not contain it"
-    assert stored(averages.mode, model, averages_of(network(), swa=1).state()) == {}  # nothing has gone into it
+    assert all(same(other.state()[kind], state[kind]) for kind in ("ema", "swa"))
+    assert stored(averages.mode, wrapped, state).keys() == {"ema", "swa"}
+    (note,) = averages_of(network(), name, ema=0.7, swa=1).load({"ema": state["ema"]}, None)
+    assert "SWA" in note
 
 
-def test_a_frozen_batch_norm_keeps_its_statistics():
+def test_averages_that_cannot_be_had_are_refused():
+    """SWA would change statistics that are frozen; sharded weights no rank has whole."""
     model = network()
     model[1].requires_grad_(False)
     with pytest.raises(UserError, match=r"SWA .* 1 is frozen"):
         averages_of(model, swa=1)
     assert averages_of(model, ema=0.9)
-
-
-def test_weights_that_no_rank_has_whole_are_refused():
-    sharded = SimpleNamespace(replicated=False)
-    with pytest.raises(UserError, match="leave EMA and SWA out"):
-        Averages(RunConfig(epochs=1, ema=0.9), sharded, network())
+    with pytest.raises(UserError, match="EMA"):
+        Averages(RunConfig(epochs=1, ema=0.9), SimpleNamespace(replicated=False), network())

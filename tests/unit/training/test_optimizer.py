@@ -45,20 +45,13 @@ def test_fused_steps_are_the_plain_ones(options, scaled):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_a_device_without_fused_kernels_is_one_line(optimizer):
+def test_a_device_without_fused_kernels(optimizer):
+    """What was asked for is refused, what was chosen for the GPU gives way."""
     with torch.device("meta"):
         model = nn.Linear(2, 2)
     assert made(model, optimizer=optimizer)
-    with pytest.raises(UserError, match=f"FUSED=1: torch has no fused {optimizer} for this device") as caught:
+    with pytest.raises(UserError, match=f"FUSED=1: .* {optimizer} "):
         made(model, optimizer=optimizer, fused=True)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_a_default_that_the_device_has_not_gives_way(optimizer):
-    """What was chosen for the GPU, and not asked for, is no error."""
-    with torch.device("meta"):
-        model = nn.Linear(2, 2)
     config = resolve(RunConfig(optimizer=optimizer, fused=True), "cpu", 2)
-    made = build_optimizer(config.labelled(gpu_defaults="precision=bf16 fused=1"), model)
-    assert not made.param_groups[0]["fused"]
+    chosen = build_optimizer(config.labelled(gpu_defaults="precision=bf16 fused=1"), model)
+    assert not chosen.param_groups[0]["fused"]
