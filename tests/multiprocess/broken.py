@@ -1,5 +1,7 @@
 """What the tests of broken runs share: every engine with its options, and what each failed run must leave."""
 
+import os
+
 import pytest
 
 from tests.runs import left_behind, needs_horovod, needs_mpi
@@ -22,9 +24,6 @@ def engine(name: str, *marks):
     return pytest.param(name, id=name, marks=[*([NEEDS[name]] if name in NEEDS else []), *marks])
 
 
-EVERY_ENGINE = [engine(name) for name in ENGINES]
-
-
 def wanted(request) -> set[str]:
     """The names of the tests of a fixture's file that this session runs, for what all of them begin at once."""
     return {item.name for item in request.session.items if item.path == request.path}
@@ -37,12 +36,22 @@ def bad_rank(name: str) -> int:
 
 def failure_of(result, code: int = 1) -> dict:
     """What a failed run's record says, after what every failed run must keep: one line, a code, a record, no rest."""
-    assert result.code == code, result.stderr
-    assert result.last_error_line.startswith("bench: ")
-    assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr, result.stderr
-    assert left_behind(result.pid, within=GONE_WITHIN) == []
+    one_line(result, code)
     failed = result.loaded
     assert failed.status == "failed" and failed.samples == []
     left = {path.name for path in result.run_dir.iterdir()}
     assert {name for name in left if not name.endswith(".log")} == {"record.json"}
     return failed.failure
+
+
+def refused(result, *values: str) -> None:
+    """The request cannot be met: one line that names these values, and no run folder."""
+    one_line(result, 2)
+    assert all(value in result.stderr for value in values), result.stderr
+    assert result.out is None or result.run_dirs == []
+
+
+def one_line(result, code: int) -> None:
+    assert result.code == code, result.stderr
+    assert result.stderr.startswith("bench: ") and result.stderr.count("\n") == 1, result.stderr
+    assert result.pid == os.getpid() or left_behind(result.pid, within=GONE_WITHIN) == []

@@ -2,12 +2,10 @@
 
 import pytest
 
-from tests.multiprocess.several_runs import Ranks
+from tests.multiprocess import ranks as forked
 
 
-@pytest.fixture(scope="package")
-def ranks(tmp_path_factory, forked_programs):
-    """The processes that take the runs of all tests in this folder (several_runs.py)."""
-    found = Ranks(tmp_path_factory.mktemp("ranks"))
-    yield found
-    found.close()
+@pytest.fixture(scope="session")
+def ranks():
+    """``ranks.run`` and ``ranks.bench``: runs whose ranks are forked, not launched."""
+    return forked

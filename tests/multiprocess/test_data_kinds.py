@@ -9,10 +9,12 @@ import pytest
 from PIL import Image
 
 from bench.record.view import Record
-from tests.runs import needs_horovod, run
+from tests.multiprocess.broken import one_line, refused
+from tests.multiprocess.ranks import each
+from tests.runs import needs_horovod
 from tests.s3 import needs_s3
 
-SMALL = {"image_size": 16, "batch": 4, "gpus": 2, "warmup": 1, "epochs": 1, "lr": 0.01}
+SMALL = {"image_size": 16, "batch": 4, "gpus": 2, "mode": "ddp", "warmup": 1, "epochs": 1, "lr": 0.01}
 ALONE = {"mode": "single", "gpus": 1}
 CLASSES = ("daisies", "roses", "tulips")
 
@@ -30,16 +32,11 @@ def photograph(seed: int) -> bytes:
 def images() -> dict[str, bytes]:
     """Name below the data set -> file: 3 classes of 7 training and 3 validation images."""
     return {
-        f"{part}/{name}/{number}.jpg": photograph(hash_of(part, name, number))
+        f"{part}/{name}/{number}.jpg": photograph(1000 * CLASSES.index(name) + 10 * number + (part == "val"))
         for part, count in (("train", 7), ("val", 3))
         for name in CLASSES
         for number in range(count)
     }
-
-
-def hash_of(part: str, name: str, number: int) -> int:
-    """A seed an image."""
-    return 1000 * CLASSES.index(name) + 10 * number + (part == "val")
 
 
 @pytest.fixture
@@ -53,18 +50,9 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def tars(tmp_path):
-    """The same in two tars."""
-    place = tmp_path / "tars"
-    place.mkdir()
-    for part in ("train", "val"):
-        with tarfile.open(place / f"{part}.tar", "w") as tar:
-            for name, content in images().items():
-                if name.startswith(part):
-                    info = tarfile.TarInfo(name.removeprefix(f"{part}/"))
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
-    return place
+def options(tmp_path, folder) -> dict:
+    """What reads each image from that folder when it is needed."""
+    return SMALL | {"data": f"imagefolder:{folder}", "data_dir": tmp_path / "cache", "in_memory": 0}
 
 
 def trained(result, images: int = 9) -> Record:
@@ -76,32 +64,27 @@ def trained(result, images: int = 9) -> Record:
     return record
 
 
-@needs_horovod
-def test_a_folder_of_images_under_horovod(tmp_path, folder, ranks):
-    """And again with its images decoded once: the same images, so the same accuracy and the same weights."""
-    options = SMALL | {"mode": "horovod", "data": f"imagefolder:{folder}", "data_dir": tmp_path / "cache", "epochs": 2}
-    read, held = (
-        trained(ranks.run(tmp_path / name, **options, in_memory=n, workers=2))
-        for n, name in enumerate(("read", "held"))
-    )
-    assert read.samples[0].loader_workers == 1
-    assert read.samples[0].final_weights_sha256 == held.samples[0].final_weights_sha256
-    assert list((tmp_path / "cache" / "decoded").iterdir())
-    assert read.config.augment and "flowers" in read.config.data
+def same(one: Record, other: Record) -> bool:
+    """The same weights, and the same accuracy."""
+    hashes = [[part.final_weights_sha256 for part in record.samples] for record in (one, other)]
+    found = [[(row["top1"], row["loss"]) for row in record.epochs] for record in (one, other)]
+    return hashes[0] == hashes[1] and found[0] == found[1]
 
 
-def test_tars_train_as_the_folder_does(tmp_path, folder, tars, ranks):
-    """The same images in the same classes and order: the same weights, whatever rank or worker read them."""
-    options = SMALL | {"mode": "ddp", "data_dir": tmp_path / "cache", "in_memory": 0}
-    tar = trained(ranks.run(tmp_path / "tar", **options, data=f"tar:{tars}", workers=4))
-    plain = trained(ranks.run(tmp_path / "plain", **options, data=f"imagefolder:{folder}", workers=0))
-    assert tar.samples[0].final_weights_sha256 == plain.samples[0].final_weights_sha256
-
-
-def test_imagenets_flat_validation_images_are_judged_as_those_in_folders(tmp_path, folder, ranks):
-    """The same images with their classes in a list: the same weights and the same accuracy."""
-    options = SMALL | {"mode": "ddp", "data": f"imagefolder:{folder}", "data_dir": tmp_path / "cache", "in_memory": 0}
-    sorted_in = trained(ranks.run(tmp_path / "folders", **options))
+def test_the_same_images_train_alike_however_they_are_kept(tmp_path, folder, options, ranks):
+    """Read when they are needed, decoded once, in two tars, and with ImageNet's flat validation folder and its list,
+    whatever rank or worker reads them."""
+    read = trained(ranks.run(tmp_path / "read", **options))
+    decoded = trained(ranks.run(tmp_path / "decoded", **options | {"in_memory": 1, "workers": 2}))
+    assert same(read, decoded) and list((tmp_path / "cache" / "decoded").iterdir())
+    assert decoded.samples[0].loader_workers == 1 and read.config.augment
+    tars = tmp_path / "tars"
+    tars.mkdir()
+    for part in ("train", "val"):
+        with tarfile.open(tars / f"{part}.tar", "w") as tar:
+            for name in CLASSES:
+                tar.add(folder / part / name, arcname=name)
+    assert same(read, trained(ranks.run(tmp_path / "tar", **options | {"data": f"tar:{tars}", "workers": 4})))
     with (tmp_path / "list.txt").open("w") as labels:
         for number, file in enumerate(sorted((folder / "val").rglob("*.jpg"))):
             labels.write(f"{number}.jpg {CLASSES.index(file.parent.name)}\n")
@@ -109,24 +92,32 @@ def test_imagenets_flat_validation_images_are_judged_as_those_in_folders(tmp_pat
     for name in CLASSES:
         (folder / "val" / name).rmdir()
     flat = trained(ranks.run(tmp_path / "flat", **options, val_labels=tmp_path / "list.txt"))
-    assert [flat.epochs[0][key] for key in ("top1", "loss")] == [sorted_in.epochs[0][key] for key in ("top1", "loss")]
-    assert flat.config.val_labels == "list.txt"  # a record names no folder of this machine
+    assert same(read, flat) and flat.config.val_labels == "list.txt"  # a record names no folder of this machine
+
+
+@needs_horovod
+def test_a_folder_of_images_under_horovod(tmp_path, options, ranks):
+    result = ranks.run(tmp_path / "out", **options | {"mode": "horovod", "workers": 2})
+    assert "flowers" in trained(result).config.data and each(result, "loader_workers") == [1, 1]
 
 
 @needs_s3
-def test_a_bucket_is_staged_and_results_go_back(tmp_path, bucket, ranks):
+def test_a_bucket_is_staged_and_results_go_back(tmp_path, bucket, ranks, monkeypatch):
     for name, content in images().items():
         bucket.put(f"v1/{name}", content)
     options = SMALL | {"data": bucket.url("v1"), "data_dir": tmp_path / "cache"}
-    result = ranks.run(tmp_path / "out", **options, mode="ddp", copy_to=bucket.url("results"))
+    result = ranks.run(tmp_path / "out", **options, copy_to=bucket.url("results"))
     assert trained(result).config.data == bucket.url("v1")
-    assert f"copied to: {bucket.url('results')}/{result.run_dir.name}" in result.stdout
+    assert f"{bucket.url('results')}/{result.run_dir.name}" in result.stdout
     found, name = bucket.objects(), f"results/{result.run_dir.name}"
     assert found[f"{name}/record.json"] == (result.run_dir / "record.json").read_bytes()
     assert {f"{name}/latest.pt", f"{name}/rank1.log"} <= found.keys()
     bucket.server.requests.clear()
     trained(ranks.run(tmp_path / "again", **options | ALONE))
     assert not bucket.server.reads()  # nothing is fetched twice
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    dead = options | {"data": "s3://flowers/v1", "data_dir": tmp_path / "none"}
+    refused(ranks.run(tmp_path / "dead", **dead), "s3://flowers/v1")
 
 
 def test_small_sets_are_read_from_local_files(tmp_path, ranks):
@@ -140,59 +131,36 @@ def test_small_sets_are_read_from_local_files(tmp_path, ranks):
             head = bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape)
             (raw / f"{name}-{kind}-ubyte").write_bytes(head + array.tobytes())
             (raw / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.tobytes()))
-    options = SMALL | ALONE | {"data": "fashionmnist", "data_dir": tmp_path / "cache"}
-    record = trained(ranks.run(tmp_path / "out", **options | {"image_size": None}), images=24)
-    assert record.config.image_size == 28
+    options = SMALL | ALONE | {"data": "fashionmnist", "data_dir": tmp_path / "cache", "image_size": None}
+    assert trained(ranks.run(tmp_path / "out", **options), images=24).config.image_size == 28
 
 
-def test_a_corrupt_image_is_named_or_counted(tmp_path, folder, ranks):
-    (folder / "train" / "roses" / "3.jpg").write_bytes(photograph(1)[:200])
+def test_a_corrupt_image_is_named_or_counted(tmp_path, folder, options, ranks):
     (folder / "val" / "roses" / "1.jpg").write_bytes(b"not an image")
-    options = SMALL | {"mode": "ddp", "data": f"imagefolder:{folder}", "data_dir": tmp_path / "cache", "in_memory": 0}
+    result = ranks.run(tmp_path / "validation", **options | ALONE, workers=1)
+    one_line(result, 2)
+    assert "val/roses/1.jpg" in result.last_error_line
+    (folder / "train" / "roses" / "3.jpg").write_bytes(photograph(1)[:200])
     result = ranks.run(tmp_path / "refused", **options)
-    assert result.code == 2 and "roses/" in result.last_error_line and "SKIP_BAD=1" in result.last_error_line
-    assert result.stderr.count("\n") == 1, result.stderr
+    one_line(result, 2)
+    assert "roses/" in result.last_error_line and "SKIP_BAD=1" in result.last_error_line
     assert result.loaded.status == "failed" and (result.run_dir / "rank0.log").exists()
     record = trained(ranks.run(tmp_path / "skipped", **options, skip_bad=1, workers=2), images=8)
-    (note,) = [note for note in record.notes if "could not be read" in note]
-    assert note.startswith("2 images") and "train/roses/3.jpg" in note and "val/roses/1.jpg" in note
+    (note,) = [note for note in record.notes if "train/roses/3.jpg" in note]
+    assert note.startswith("2 images") and "val/roses/1.jpg" in note
 
 
-def test_a_corrupt_validation_image_is_one_line_too(tmp_path, folder, ranks):
-    (folder / "val" / "roses" / "1.jpg").write_bytes(b"not an image")
-    options = SMALL | ALONE | {"data": f"imagefolder:{folder}", "in_memory": 0, "workers": 1}
-    result = ranks.run(tmp_path / "out", **options, data_dir=tmp_path / "cache")
-    assert result.code == 2 and "val/roses/1.jpg" in result.last_error_line, result.stderr
-    assert result.stderr.count("\n") == 1, result.stderr
-
-
-def test_a_wrong_place_for_the_results_is_said_before_the_training(tmp_path, ranks):
-    result = ranks.run(tmp_path, **SMALL | ALONE, copy_to="nowhere://bucket/results")
-    assert result.code == 2 and "nowhere://bucket/results" in result.last_error_line and not result.run_dirs
-
-
-def refused(result, words: str) -> None:
-    """Exit code 2, one line with these words, and no run folder."""
-    assert result.code == 2 and words in result.last_error_line and result.stderr.count("\n") == 1, result.stderr
-    assert not result.run_dirs
-
-
-@pytest.mark.parametrize(("data", "words"), [("tar:{}/flowers", "train.tar"), ("cifar10", "cifar-10-python.tar.gz")])
-def test_data_that_are_not_there_are_one_line(tmp_path, folder, ranks, data, words):
-    options = SMALL | ALONE | {"data": data.format(tmp_path), "data_dir": tmp_path / "cache"}
-    refused(ranks.run(tmp_path / "out", **options), words)
-
-
-def test_data_that_torchruns_ranks_do_not_find_are_one_line(tmp_path, folder, copied_python):
-    """With a launch of its own: its ranks all end, and so does torchrun, which has more to say."""
-    options = SMALL | {"mode": "ddp", "data": f"imagefolder:{tmp_path}/nowhere", "data_dir": tmp_path / "cache"}
-    refused(run(tmp_path / "out", **options), "nowhere")
-
-
-@needs_s3
-def test_a_bucket_that_does_not_answer_ends_in_one_line(tmp_path, ranks, monkeypatch):
-    dead = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
-    for name, value in dead.items():
-        monkeypatch.setenv(name, value)
-    options = SMALL | {"mode": "ddp", "data": "s3://flowers/v1", "data_dir": tmp_path / "cache"}
-    refused(ranks.run(tmp_path / "out", **options), "s3://flowers/v1")
+@pytest.mark.parametrize(
+    ("wrong", "value"),
+    [
+        ({"data": "tar:{}/flowers"}, "train.tar"),
+        ({"data": "cifar10"}, "cifar-10-python.tar.gz"),
+        ({"data": "imagefolder:{}/nowhere", **SMALL}, "nowhere"),
+        ({"copy_to": "nowhere://bucket/results"}, "nowhere://bucket/results"),
+    ],
+)
+def test_a_place_that_is_not_there_is_said_before_the_training(tmp_path, folder, ranks, wrong, value):
+    asked = SMALL | ALONE | {"data_dir": tmp_path / "cache"} | wrong
+    if "data" in wrong:
+        asked["data"] = wrong["data"].format(tmp_path)
+    refused(ranks.run(tmp_path / "out", **asked), value)

@@ -1,21 +1,64 @@
-"""What goes wrong is told in one line, with the rank and the cause, in a failed record; and nobody is left behind."""
+"""What goes wrong is one line that names the rank and the cause, a failed record, and no process that is left: ranks
+that break, requests that cannot be met, runs that somebody ends, clumsy surroundings, disks that fill up."""
 
-import re
+import contextlib
+import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
+import textwrap
 import time
 
+import psutil
 import pytest
 
+from bench.cli.actions import doctor
 from bench.cli.actions.run_output import copy_what_is_there
 from bench.config.options import RunConfig
+from bench.launch import supervise
+from bench.launch.node import Node, Placement
+from bench.measure import cgroup
+from bench.process.guard import alive
 from bench.process.heartbeat import read_status
 from bench.record.read import load
 from tests import runs
-from tests.multiprocess.broken import ENDLESS, ENGINES, EVERY_ENGINE, GONE_WITHIN, bad_rank, engine, failure_of
-from tests.runs import finish, left_behind, needs_horovod, needs_mpi, run, start_run
+from tests.multiprocess.broken import ENDLESS, ENGINES, GONE_WITHIN, bad_rank, engine, failure_of, one_line, refused
+from tests.runs import LASTING, ROOT, bench, finish, left_behind, needs_horovod, needs_mpi, run, start_run
 
 WIDE = pytest.mark.wide
+
+
+@pytest.fixture
+def no_linux(tmp_path):
+    """An environment without what only Linux has, /proc and CPU affinity, as on macOS. psutil, which has its own way on
+    every system, keeps its /proc."""
+    (tmp_path / "sitecustomize.py").write_text("import os\ndel os.sched_getaffinity, os.sched_setaffinity\n")
+    return {"BENCH_PROC": "/nowhere", "PYTHONPATH": str(tmp_path)}
+
+
+def stepping(out, ranks: int):
+    """A condition: every rank of the one run below ``out`` has taken a step."""
+
+    def check() -> bool:
+        folders = list(out.iterdir()) if out.is_dir() else []
+        signs = [read_status(folder, rank) for folder in folders for rank in range(ranks)]
+        return bool(signs) and all(sign is not None and sign.step > 1 for sign in signs)
+
+    return check
+
+
+@contextlib.contextmanager
+def going_on(out, name: str, **options):
+    """A run that goes on and on, once both ranks step: its process. It is ended in any case."""
+    process = start_run(out, **ENGINES[name], **ENDLESS | options)
+    try:
+        runs.wait_for(stepping(out, 2), "every rank steps")
+        yield process
+    finally:
+        if process.poll() is None and not process.stdout.closed:
+            process.kill()
 
 
 # --- One rank breaks ------------------------------------------------------------------------------------------------
@@ -25,27 +68,50 @@ WIDE = pytest.mark.wide
     "name", [engine("horovod"), engine("horovod by mpirun", WIDE), engine("ddp by torchrun", WIDE)]
 )
 def test_a_rank_that_raises(name, tmp_path, forked_programs):
-    """By the other two: test_an_unknown_model. By torchrun: what its ranks raise is in test_data_kinds.py."""
+    """By the others: test_a_request_that_only_a_rank_can_judge."""
     rank = bad_rank(name)
     result = run(tmp_path, copies=forked_programs, **ENGINES[name], fault=f"raise:{rank}:2")
     failure = failure_of(result)
     assert (failure["rank"], failure["kind"]) == (rank, "raised")
-    assert f"rank {rank} raised RuntimeError: broken on purpose" in result.last_error_line
-    assert f"rank{rank}.log" in result.last_error_line
-    assert "inject_fault" in failure["traceback"] and "broken on purpose" in failure["traceback"]
+    assert f"rank {rank} " in result.last_error_line and f"rank{rank}.log" in result.last_error_line
+    assert "RuntimeError: broken on purpose" in result.last_error_line
+    assert "inject_fault" in failure["traceback"]
     assert "broken on purpose" in (result.run_dir / f"rank{rank}.log").read_text()
 
 
-@pytest.mark.parametrize("name", EVERY_ENGINE)
-def test_a_rank_that_is_killed(name, tmp_path):
-    """And nobody is left behind, the loader's workers of torchrun's ranks among them, which are asleep in a storage."""
+@pytest.mark.parametrize("name", [engine(name) for name in ENGINES])
+def test_a_rank_that_is_killed(name, tmp_path, no_linux):
+    """And nobody is left behind, the loader's workers of torchrun's ranks among them, which are asleep in a storage. By
+    spawn: where the system is not Linux."""
     rank, slow = bad_rank(name), {"workers": 2, "storage_ms": 300} if name == "ddp by torchrun" else {}
-    result = run(tmp_path, **ENGINES[name], **slow, fault=f"kill:{rank}:2")
-    left = left_behind(result.pid, within=3.0 if slow else GONE_WITHIN)  # left alone a worker looks after five
-    assert left == []
+    env = no_linux if name == "ddp by spawn" else None
+    result = run(tmp_path / "out", env=env, **ENGINES[name], **slow, fault=f"kill:{rank}:2")
+    assert left_behind(result.pid, within=3.0 if slow else GONE_WITHIN) == []  # alone a worker looks after five
     failure = failure_of(result)
     assert (failure["rank"], failure["kind"]) == (rank, "killed")
     assert f"rank {rank} was killed" in result.last_error_line and "step 3 of 3" in result.last_error_line
+
+
+def test_a_rank_that_somebody_ends(tmp_path, forked_programs):
+    with going_on(tmp_path, "ddp by torchrun", copies=forked_programs) as process:
+        (run_dir,) = tmp_path.iterdir()
+        psutil.Process(read_status(run_dir, 1).pid).terminate()
+        failure = failure_of(finish(process, tmp_path, timeout=150))
+    assert failure["rank"] == 1 and "SIGTERM" in failure["message"]
+
+
+def test_a_launcher_that_is_killed_is_blamed_and_not_its_ranks(tmp_path, forked_programs):
+    with going_on(tmp_path, "ddp by torchrun", copies=forked_programs) as process:
+        psutil.Process(process.pid).children()[0].kill()
+        failure = failure_of(finish(process, tmp_path, timeout=150))
+    assert (failure["kind"], failure["rank"]) == ("launcher", None) and "SIGKILL" in failure["message"]
+
+
+def test_the_folder_of_a_run_is_removed(tmp_path, forked_programs):
+    with going_on(tmp_path, "ddp by spawn", copies=forked_programs) as process:
+        shutil.rmtree(*tmp_path.iterdir())
+        psutil.Process(process.pid).children()[0].terminate()
+        one_line(finish(process, tmp_path, timeout=150), code=2)
 
 
 def test_what_a_broken_run_leaves_is_copied_back(tmp_path, ranks):
@@ -53,8 +119,8 @@ def test_what_a_broken_run_leaves_is_copied_back(tmp_path, ranks):
     there = tmp_path / "there"
     options = {"mode": "single", "batch": 240, "epochs": 1, "checkpoint_steps": 2, "copy_to": f"file://{there}"}
     result = ranks.run(tmp_path / "out", **options, fault="raise:0:3")
-    assert result.code == 1 and "broken on purpose" in result.last_error_line, result.stderr
-    assert f"copied to: file://{there}" in result.stdout and result.stderr.count("\n") == 1
+    one_line(result, code=1)
+    assert f"file://{there}" in result.stdout
     copied = there / result.run_dir.name
     assert {path.name for path in copied.iterdir()} == {path.name for path in result.run_dir.iterdir()}
     assert {"latest.pt", "record.json", "rank0.log"} <= {path.name for path in copied.iterdir()}
@@ -70,27 +136,92 @@ def test_a_copy_that_fails_after_a_failure_hides_nothing(tmp_path, capsys, faile
         (folder / "record.json").write_text("{}")
     copy_what_is_there(RunConfig(epochs=1, copy_to="file:///proc/nowhere"), folder)
     said = capsys.readouterr()
-    assert said.out == "" and ("bench: not copied: file:///proc/nowhere" in said.err) == bool(failed)
+    assert said.out == "" and ("file:///proc/nowhere" in said.err) == bool(failed)
+
+
+# --- Memory ---------------------------------------------------------------------------------------------------------
+
+LIMIT_GIB = 3  # more than two ranks of a small model take
+
+# Rank 1 of a run takes memory without end once it steps: a leak, as Python's own start-up file of the test.
+LEAK = """
+import os, sys, threading, time
+from pathlib import Path
+
+def leak(kept=[]):
+    from bench.process.heartbeat import read_status
+    while not ((beat := read_status(Path(sys.argv[1]), 1)) and beat.step > 2):
+        time.sleep(0.1)
+    while True:
+        kept.append(b"x" * (64 << 20))
+
+if os.environ.get("RANK") == "1" and "BENCH_TREE" in os.environ:
+    threading.Timer(3, leak).start()
+"""
+DOCTOR = """
+input()
+from bench.cli.actions.doctor import collect_machine, memory_words
+print(memory_words(collect_machine()["machine"]))
+"""
+
+
+@pytest.fixture
+def group():
+    """A control group of its own with that limit, below this process's: as a container or a batch system sets it."""
+    made = None
+    for parent in [folder for folder in cgroup.groups("memory") if (folder / "cgroup.procs").exists()]:
+        with contextlib.suppress(OSError):
+            made = parent / f"bench-test-{os.getpid()}"
+            made.mkdir()
+            name = "memory.max" if (made / "memory.max").exists() else "memory.limit_in_bytes"
+            (made / name).write_text(str(LIMIT_GIB * 2**30))
+            break
+    else:
+        if made and made.is_dir():
+            made.rmdir()
+        pytest.skip("a control group with a limit needs the right to make one: run as root, outside of a sandbox")
+    yield made
+    runs.wait_for(lambda: not (made / "cgroup.procs").read_text(), "the group is empty", 60)
+    made.rmdir()
+
+
+def test_a_rank_that_the_kernel_kills_for_want_of_memory(group, tmp_path):
+    """And the doctor knows the limit; a rank that somebody kills was not out of memory."""
+    (tmp_path / "sitecustomize.py").write_text(LEAK)
+    options = ENGINES["ddp by torchrun"] | ENDLESS
+    process = start_run(tmp_path / "out", env={"PYTHONPATH": str(tmp_path)}, **options)
+    (group / "cgroup.procs").write_text(str(process.pid))  # and with it the ranks that it will start
+    failure = failure_of(finish(process, tmp_path / "out", timeout=240))
+    assert (failure["rank"], failure["kind"]) == (1, "killed")
+    assert "signal 9" in failure["message"] and f"limit of {LIMIT_GIB}.00 GiB" in failure["message"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", DOCTOR], cwd=ROOT, text=True, **pipes)
+    (group / "cgroup.procs").write_text(str(process.pid))
+    said, _ = process.communicate("go on\n", timeout=120)
+    assert f" {LIMIT_GIB}.0" in said
+    assert Node(Placement(range(2)), tmp_path).out_of_memory() == ""
+
+
+def test_a_loader_without_shared_memory(tmp_path):
+    """What the rank's log says of it is in the one line, with what to do; the doctor looks, too."""
+    said = "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: ENOSPC\n"
+    (tmp_path / "rank0.log").write_text("fine\n")
+    for log, words in ((said, ("rank 1", "--shm-size", "ENOSPC")), ("opened /dev/shm/nccl-1 as shared memory\n", ())):
+        (tmp_path / "rank1.log").write_text(log)
+        found = supervise.without_shared_memory(tmp_path, 2)
+        assert bool(found) == bool(words) and all(word in found for word in words)
+    assert str(tmp_path) in doctor.shared_memory(tmp_path, least_mib=10**12)[0]
+    assert doctor.shared_memory(tmp_path / "none") == []
 
 
 # --- The request cannot be met --------------------------------------------------------------------------------------
 
 
-def refused(result, *words: str) -> None:
-    """Exit code 2, one line with these words, and no run folder."""
-    assert result.code == 2, result.stderr
-    assert result.stderr.startswith("bench: ") and result.stderr.count("\n") == 1, result.stderr
-    assert all(word in result.stderr for word in words), result.stderr
-    assert result.out is None or result.run_dirs == []
-    assert left_behind(result.pid, within=GONE_WITHIN) == []
-
-
-@pytest.mark.parametrize("name", [name for name in EVERY_ENGINE if name.id != "ddp by torchrun"])
-def test_an_unknown_model(name, tmp_path, forked_programs):
-    """Only the worker knows torchvision's names; its answer is the user's error all the same. (With torchrun: a data
-    set that is not there, in test_data_kinds.py.)"""
+@pytest.mark.parametrize("name", [engine("ddp by spawn"), engine("ddp by torchrun"), engine("horovod by mpirun", WIDE)])
+def test_a_request_that_only_a_rank_can_judge(name, tmp_path, forked_programs):
+    """Only the worker knows torchvision's names. All of torchrun's ranks end, and it has more to say."""
     result = run(tmp_path, copies=forked_programs, **ENGINES[name] | {"model": "resnet81"})
-    refused(result, "unknown MODEL=resnet81", "did you mean resnet18")
+    refused(result, "MODEL=resnet81", "resnet18")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
@@ -99,91 +230,95 @@ def test_a_busy_port(launcher, tmp_path):
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        refused(run(tmp_path, mode="ddp", gpus=2, launcher=launcher, dist_url=url), url, "Address already in use")
-
-
-def test_a_port_that_is_none(tmp_path):
-    refused(run(tmp_path, mode="ddp", gpus=2, dist_url="tcp://127.0.0.1:70000"), "DIST_URL=tcp://127.0.0.1:70000")
-
-
-def test_horovod_is_missing(tmp_path):
-    result = run(tmp_path / "out", env=runs.without_horovod(tmp_path), mode="horovod", gpus=2)
-    refused(result, "MODE=horovod needs Horovod", "bench install-horovod")
-
-
-def test_what_checks_records_is_missing(tmp_path):
-    """Said before the run: at its end, its record would be lost."""
-    result = run(tmp_path / "out", env=runs.without_horovod(tmp_path, "msgspec"), mode="single")
-    refused(result, "msgspec", "pip install msgspec", "VENV=none")
-
-
-@pytest.mark.parametrize("where", ["file/below", "/proc/nowhere"])
-def test_a_folder_that_cannot_be_written(where, tmp_path):
-    (tmp_path / "file").write_text("")
-    refused(run(tmp_path / where, mode="single"), "OUT=", "cannot be written to")
-
-
-def test_more_gpus_than_there_are(nvml_stub, tmp_path):
-    result = run(tmp_path, env=nvml_stub.environ(), device="auto", mode="ddp", gpus=8)
-    refused(result, "GPUS=8, but 4 visible here", "GPUS=4 or fewer", "DEVICE=cpu")
-
-
-def test_fewer_visible_gpus_than_asked_for(nvml_stub, tmp_path):
-    result = run(tmp_path, env=nvml_stub.environ(visible="1,3"), device="cuda", mode="ddp", gpus=3)
-    refused(result, "GPUS=3, but 2 visible here", "GPUS=2 or fewer", "DEVICE=cpu")
+        refused(run(tmp_path, mode="ddp", gpus=2, launcher=launcher, dist_url=url), url)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "values"),
     [
-        ({"device": "auto", "share_gpu": 1}, ["SHARE_GPU=1 needs a GPU"]),
-        ({"device": "cuda"}, ["DEVICE=cuda, but no GPU is visible", "DEVICE=cpu"]),
+        ({"device": "auto", "share_gpu": 1}, ["SHARE_GPU=1"]),
+        ({"device": "cuda"}, ["DEVICE=cuda", "DEVICE=cpu"]),
         ({"device": "auto", "precision": "tf32"}, ["PRECISION=tf32"]),
+        ({"dist_url": "tcp://127.0.0.1:70000"}, ["DIST_URL=tcp://127.0.0.1:70000"]),
+        ({"mode": "fsdp", "fused": 1}, ["FUSED=1"]),
+        ({"fusion_mb": 1}, ["FUSION_MB", "MODE=horovod"]),
+        ({"mode": "dp", "sync": 0}, ["INJECT=no-exchange", "MODE=ddp"]),
     ],
 )
-def test_a_gpu_is_needed_and_none_is_visible(options, words, tmp_path):
-    result = run(tmp_path, env={"CUDA_VISIBLE_DEVICES": ""}, mode="ddp", gpus=2, **options)
-    refused(result, *words)
+def test_options_that_cannot_be_had_here(options, values, tmp_path, ranks, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    refused(ranks.run(tmp_path, **{"mode": "ddp", "gpus": 2} | options), *values)
+
+
+@pytest.mark.parametrize(
+    ("absent", "mode", "values"),
+    [("horovod", "horovod", ["MODE=horovod"]), ("msgspec", "single", ["pip install msgspec"])],
+)
+def test_a_package_is_missing(absent, mode, values, tmp_path):
+    """Said before the run: without what checks records, its record would be lost at its end."""
+    refused(run(tmp_path / "out", env=runs.without_horovod(tmp_path, absent), mode=mode), *values)
+
+
+@pytest.mark.parametrize("where", ["file/below", "/proc/nowhere"])
+def test_a_folder_that_cannot_be_written(where, tmp_path, ranks):
+    (tmp_path / "file").write_text("")
+    refused(ranks.run(tmp_path / where, mode="single"), f"OUT={tmp_path / where}")
+
+
+def test_a_models_name_makes_no_folder_elsewhere(tmp_path, ranks):
+    out = tmp_path / "a" / "out"
+    refused(ranks.run(out, mode="single", model="../../x"), "MODEL=../../x")
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", out]
+
+
+@pytest.mark.parametrize(("visible", "asked", "there"), [(None, 8, 4), ("1,3", 3, 2)])
+def test_more_gpus_than_are_visible(nvml_stub, tmp_path, visible, asked, there):
+    env = nvml_stub.environ(**{"visible": visible} if visible else {})
+    result = run(tmp_path, env=env, device="cuda" if visible else "auto", mode="ddp", gpus=asked)
+    refused(result, f"GPUS={asked}", f"GPUS={there}", "DEVICE=cpu")
 
 
 # --- Somebody stops it ----------------------------------------------------------------------------------------------
 
 
-def stepping(out, ranks: int):
-    """A condition: every rank of the one run below ``out`` has taken a step."""
-
-    def check() -> bool:
-        folders = list(out.iterdir()) if out.is_dir() else []
-        signs = [read_status(folder, rank) for folder in folders for rank in range(ranks)]
-        return bool(signs) and all(sign is not None and sign.step > 1 for sign in signs)
-
-    return check
-
-
 @pytest.mark.parametrize(
-    ("name", "number", "times"),
+    ("name", "times"),
     [
-        pytest.param("horovod", signal.SIGINT, 1, id="Ctrl-C, horovod", marks=needs_horovod),
-        pytest.param("horovod by mpirun", signal.SIGINT, 1, id="Ctrl-C, mpirun", marks=needs_mpi),
-        pytest.param("ddp by spawn", signal.SIGINT, 1000, id="Ctrl-C again and again, spawn"),
+        pytest.param("horovod", 1, id="horovod", marks=needs_horovod),
+        pytest.param("horovod by mpirun", 1, id="mpirun", marks=needs_mpi),
+        pytest.param("ddp by spawn", 1000, id="spawn, again and again"),
     ],
 )
-def test_the_run_is_interrupted(name, number, times, tmp_path, forked_programs):
-    """By SIGTERM, with torchrun: test_somebody_else_watches_a_run_and_ends_it, in test_progress.py."""
+def test_ctrl_c(name, times, tmp_path, forked_programs):
+    """By SIGTERM, with torchrun: the test after this one."""
     copies = forked_programs if times == 1 else None  # who presses it again and again ends fresh processes
-    process = start_run(tmp_path, copies=copies, **ENGINES[name], **ENDLESS)
-    try:
-        runs.wait_for(stepping(tmp_path, 2), "every rank steps")
+    with going_on(tmp_path, name, copies=copies) as process:
         asked = time.monotonic()
         for _ in range(times):
-            process.send_signal(number)
+            process.send_signal(signal.SIGINT)
             if times > 1 and process.poll() is None:
                 time.sleep(0.05)
-    finally:
         result = finish(process, tmp_path, timeout=150)
     assert time.monotonic() - asked < 100  # of a run that has hours before it
-    failure = failure_of(result, code=130)
-    assert failure["kind"] == "interrupted" and result.last_error_line == "bench: interrupted"
+    assert failure_of(result, code=130)["kind"] == "interrupted"
+
+
+def test_somebody_else_watches_a_run_and_ends_it(tmp_path, forked_programs):
+    """An epoch is printed when it ends; `bench status` shows every rank, while the run goes on."""
+    options = LASTING | {"gpus": 2, "batch": 120, "epochs": 1000, "track": "none", "checkpoint": 0}
+    process = start_run(tmp_path, copies=forked_programs, mode="ddp", **options | {"steps": None})
+    try:
+        next(line for line in process.stdout if line.startswith("epoch 1"))
+        seen = runs.wait_for(
+            lambda: (found := bench("status", tmp_path, "--once")).stdout.count("images/s") == 2 and found, "status"
+        )
+        assert seen.code == 0 and "rank 1: step " in seen.stdout and process.poll() is None
+    finally:
+        process.terminate()
+        result = finish(process, tmp_path, timeout=150)
+    one_line(result, code=130)
+    assert result.loaded.failure["kind"] == "interrupted"
+    refused(bench("status", tmp_path, "--once"))
 
 
 def test_ctrl_c_before_anything_runs(tmp_path):
@@ -197,34 +332,65 @@ def test_ctrl_c_before_anything_runs(tmp_path):
 @pytest.mark.parametrize("name", [engine(name, *[WIDE] * (name == "ddp by spawn")) for name in ENGINES if name != "dp"])
 def test_bench_itself_is_killed(name, tmp_path):
     """Nobody is there to end the ranks, so they end by themselves; also while nobody has taken note of the death."""
-    process = start_run(tmp_path, **ENGINES[name], **ENDLESS)
-    try:
-        runs.wait_for(stepping(tmp_path, 2), "every rank steps")
+    with going_on(tmp_path, name) as process:
         process.kill()
         left = left_behind(process.pid, within=GONE_WITHIN)
-    finally:
         finish(process)
-    left_at_last = left_behind(process.pid, within=GONE_WITHIN)
-    assert (left, left_at_last) == ([], [])
+    assert (left, left_behind(process.pid, within=GONE_WITHIN)) == ([], [])
+
+
+# --- Clumsy surroundings --------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_that_is_not_utf_8_on_a_system_that_is_not_linux(no_linux, tmp_path):
+    """What can be measured there is measured."""
+    result = run(tmp_path / "out", env=no_linux | {"PYTHONIOENCODING": "ascii"}, mode="single")
+    assert result.code == 0 and result.stdout.splitlines()[-1].startswith("record: "), result.stderr
+    record, sample = result.loaded, result.record["samples"][0]
+    assert all(0.05 < peak["uss"] < peak["rss_hwm"] < 50 and "pss" not in peak for peak in record.peak_memory)
+    assert any("pss" in note and "uss" in note for note in sample["devices"][0]["notes"])
+    assert sample["load"]["pressure_s"] is None and sample["load"]["machine_cpu_s"] > 0
+    assert record["environment"]["machine"]["usable_cores"] == os.cpu_count()
+    assert left_behind(result.pid, within=GONE_WITHIN) == []
+
+
+def test_a_process_that_has_ended_and_was_not_waited_for_is_not_alive():
+    code = textwrap.dedent("""
+        import os
+        from bench.process import guard
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        print(guard.alive(child), guard.alive(os.getpid()))
+        os.waitpid(child, 0)
+        print(guard.alive(child))
+    """)
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "True", "False"]
+    assert alive(1)
+
+
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_inside_of_somebody_elses_launcher(variable, tmp_path, ranks, monkeypatch):
+    """A command of many runs does not join it. (Real launchers: test_joined.py.)"""
+    monkeypatch.setenv(variable, "4")
+    refused(ranks.bench("compare", "--gpus=2", "--out", tmp_path, out=tmp_path), variable)
 
 
 # --- The disk is full -----------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_is_full_from_the_start(small_disk):
+def test_a_disk_that_is_full_from_the_start(small_disk, ranks):
     disk = small_disk(1)
     (disk / "ballast").write_bytes(bytes(4096))
-    result = run(disk / "out", mode="single")
-    refused(result, "OUT=", "No space left on device")
+    refused(ranks.run(disk / "out", mode="single"), f"OUT={disk / 'out'}")
 
 
 @pytest.mark.parametrize("pages", [1, 3])
-def test_a_disk_that_fills_up_leaves_no_half_record(pages, small_disk, forked_programs):
+def test_a_disk_that_fills_up_leaves_no_half_record(pages, small_disk, ranks):
     """One page holds the config alone; three hold all but the record."""
     out = small_disk(pages)
-    result = run(out, copies=forked_programs, mode="single")
-    assert result.code == 1 and result.stderr.startswith("bench: "), result.stderr
-    assert result.stderr.count("\n") == 1 and re.search("is full|No space left", result.stderr), result.stderr
+    one_line(ranks.run(out, mode="single"), code=1)
     assert not list(out.glob("*/record.json.tmp"))
     for path in out.glob("*/record.json"):
         assert load(path).status == "failed"

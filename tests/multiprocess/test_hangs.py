@@ -1,90 +1,149 @@
-"""A rank that hangs, and ranks that wait for one another: found, named with its place in the code, and ended."""
+"""A rank that hangs, one that is stopped (SIGSTOP), and ranks that wait for one another: found within the limit, named
+with its place in the code, and ended. Continued in time it is a run like any other."""
 
-from pathlib import Path
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
+from bench.process.heartbeat import read_status
 from tests import runs
-from tests.multiprocess import hangs, lone_collective
-from tests.multiprocess.broken import ENGINES, NEEDS, bad_rank, engine, failure_of, wanted
-from tests.runs import finish, start_run
+from tests.multiprocess import hangs
+from tests.multiprocess.broken import ENDLESS, ENGINES, NEEDS, bad_rank, engine, failure_of, wanted
+from tests.runs import Result, finish, needs_horovod, start_run
 
 WIDE = pytest.mark.wide
 # A rank is found in the same way whoever has started it, and each engine's ranks are ended in test_faults.py. A rank
 # that waits in a collective of Horovod takes a core.
 HANGING = [engine(name, *[WIDE] * (name not in ("ddp by torchrun", "dp"))) for name in ENGINES]
-# By torchrun: of `bench run` itself, in test_labs.py.
-ALONE = [engine("horovod"), engine("ddp by torchrun", WIDE)]
-HANG_TIMEOUT = 30  # longer than any phase of these runs takes on a busy machine
-ALONE_TIMEOUT = 5  # of these runs, which do nothing once they have joined; Horovod's ranks take a core each meanwhile
+LIMIT_S = 20  # longer than any phase of these runs takes on a busy machine
+AWAY_S = 4.0
+
+
+def hung(out, copies, name: str) -> Result:
+    """The last rank waits for nothing, in the third step."""
+    fault = f"hang:{bad_rank(name)}:2"
+    options = ENGINES[name] | {"fault": fault, "timeout": LIMIT_S}
+    return finish(start_run(out, module=hangs.__name__, copies=copies, **options), out, timeout=400)
+
+
+def alone(out, copies) -> Result:
+    """Rank 0 enters a collective of Horovod that the other does not. (By torchrun: in test_labs.py.)"""
+    options = {"mode": "horovod", "gpus": 2, "batch": 240, "epochs": 1, "mistake": "rank0-collective", "timeout": 5}
+    return finish(start_run(out, module=hangs.__name__, copies=copies, **options), out, timeout=400)
+
+
+def started(out, name: str, **options):
+    """A run of two ranks that is in its timed steps: the process, and its folder."""
+    process = start_run(out, **ENGINES[name] | options, module=hangs.__name__)
+    runs.wait_for(lambda: all((beat := at(out, rank)) and beat.step > 2 for rank in (0, 1)), "both ranks step", 300)
+    (run_dir,) = out.iterdir()
+    return process, run_dir
+
+
+def at(out, rank: int):
+    """A rank's heartbeat; None before it has one."""
+    folders = list(out.iterdir()) if out.is_dir() else []
+    return read_status(folders[0], rank) if folders else None
+
+
+def stopped(out, copies, name: str) -> Result:
+    """Rank 1, for good."""
+    process, run_dir = started(out, name, copies=copies, **ENDLESS, timeout=LIMIT_S)
+    psutil.Process(read_status(run_dir, 1).pid).suspend()
+    return finish(process, out, timeout=LIMIT_S + 150)  # the stacks, and the end of the processes
+
+
+def stopped_for_a_while(out, copies) -> Result:
+    """Rank 1, and continued."""
+    process, run_dir = started(out, "horovod", copies=copies, steps=20, storage_ms=30)
+    rank = psutil.Process(read_status(run_dir, 1).pid)
+    rank.suspend()
+    time.sleep(AWAY_S)
+    rank.resume()
+    return finish(process, out)
+
+
+def stopped_launcher(out, copies) -> Result:
+    """`bench` is stopped and continued, and then its launcher is stopped for good: fresh processes, both of them."""
+    process, _ = started(out, "ddp by torchrun", steps=60, storage_ms=30, timeout=LIMIT_S)
+    (launcher,) = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(AWAY_S)
+    process.send_signal(signal.SIGCONT)
+    launcher.suspend()
+    return finish(process, out, timeout=300)
 
 
 @pytest.fixture(scope="module")
-def hanging(request, tmp_path_factory, forked_programs):
-    """``hanging[test, engine]``: every hanging run. They start at once, for most of the time they wait."""
-    started = {}
-    for name, options in ENGINES.items():
-        if name in NEEDS and NEEDS[name].args[0]:
-            continue
-        if f"{test_a_rank_that_hangs.__name__}[{name}]" in wanted(request):
-            out = tmp_path_factory.mktemp("hang")
-            fault = f"hang:{bad_rank(name)}:2"
-            process = start_run(
-                out, module=hangs.__name__, copies=forked_programs, **options, fault=fault, timeout=HANG_TIMEOUT
-            )
-            started["hang", name] = out, process
-        if f"{test_a_collective_that_rank_0_enters_alone.__name__}[{name}]" in wanted(request):
-            out = tmp_path_factory.mktemp("alone")
-            process = runs.start(options["mode"], out, ALONE_TIMEOUT, module=lone_collective.__name__)
-            started["alone", name] = out, process
-    yield started
-    for _, process in started.values():
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
+def result(request, tmp_path_factory, forked_programs):
+    """``result(function, …)``: what it returned. They all begin at once, for most of the time they wait."""
+    asked = {
+        **{f"{test_a_rank_that_hangs.__name__}[{name}]": (hung, name) for name in ENGINES},
+        **{f"{test_a_rank_that_is_stopped.__name__}[{name}]": (stopped, name) for name in ENGINES},
+        test_a_collective_that_rank_0_enters_alone.__name__: (alone,),
+        test_a_rank_that_is_continued_in_time.__name__: (stopped_for_a_while,),
+        test_bench_and_then_its_launcher_are_stopped.__name__: (stopped_launcher,),
+    }
+    missing = {name for name, mark in NEEDS.items() if mark.args[0]}
+    calls = [call for test, call in asked.items() if test in wanted(request) and not missing & {*call[1:]}]
+    if "horovod" in missing:
+        calls = [call for call in calls if call[0] not in (alone, stopped_for_a_while)]
+    with ThreadPoolExecutor(max(1, len(calls))) as pool:
+        begun = {
+            call: pool.submit(call[0], tmp_path_factory.mktemp("hang"), forked_programs, *call[1:]) for call in calls
+        }
+        yield lambda *call: begun[call].result()
 
 
 @pytest.mark.parametrize("name", HANGING)
-def test_a_rank_that_hangs(name, hanging):
-    out, process = hanging["hang", name]
-    result = finish(process, out, timeout=400)
-    rank, failure = bad_rank(name), failure_of(result)
+def test_a_rank_that_hangs(name, result):
+    found = result(hung, name)
+    rank, failure = bad_rank(name), failure_of(found)
     assert (failure["rank"], failure["kind"]) == (rank, "hung")
-    assert f"rank {rank}: step 3 of 3, waiting for data" in result.last_error_line
-    assert "TIMEOUT" in result.last_error_line
-    if name != "dp":
-        assert f"rank {rank} hangs and the others wait for it" in result.last_error_line
+    assert f"rank {rank}: step 3 of 3" in found.last_error_line and "TIMEOUT" in found.last_error_line
     assert "inject_fault" in failure["traceback"]  # where it hangs, from the rank's own stacks
     place = failure["where"][rank]
     assert (place["file"], place["function"], place["collective"]) == (
-        "bench/training/hooks.py",
-        "inject_fault",
-        False,
-    )
-    assert f"at bench/training/hooks.py:{place['line']} (inject_fault)" in result.last_error_line
+        "bench/training/hooks.py", "inject_fault", False,
+    )  # fmt: skip
+    assert f"bench/training/hooks.py:{place['line']} (inject_fault)" in found.last_error_line
     assert all(other["collective"] is not False for other in failure["where"][:rank])  # they wait for it
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_a_collective_that_rank_0_enters_alone(name, hanging):
-    out, process = hanging["alone", name]
-    result = finish(process, out, timeout=400)
-    failure = failure_of(result)
-    places = [line_of("rank 0 waits here"), line_of("rank 1 waits here")]
-    file = "tests/multiprocess/lone_collective.py"
-    assert failure["where"] == [
-        {"file": file, "line": places[0], "function": "count_hits", "collective": True},
-        {"file": file, "line": places[1], "function": "agree", "collective": True},
-    ]
-    assert failure["kind"] == "hung" and failure["message"] == (
-        f"no progress for {ALONE_TIMEOUT} s (TIMEOUT): rank 0 in a collective at {file}:{places[0]} (count_hits), "
-        f"rank 1 in another at {file}:{places[1]} (agree): not all ranks entered it"
-    )
+@needs_horovod
+def test_a_collective_that_rank_0_enters_alone(result):
+    found = result(alone)
+    failure = found.loaded.failure
+    assert found.code == 1 and failure["kind"] == "hung" and found.loaded.hung
+    assert runs.left_behind(found.pid, within=30) == []
+    waits = [(place["file"], place["line"]) for place in failure["where"] if place["collective"]]
+    assert len(set(waits)) == 2  # both ranks wait, each in a collective of its own
+    assert all(f"{file}:{line}" in failure["message"] for file, line in waits)
 
 
-def line_of(words: str) -> int:
-    """The number of the one line of lone_collective.py with these words."""
-    lines = Path(lone_collective.__file__).read_text().splitlines()
-    (number,) = [number for number, line in enumerate(lines, start=1) if words in line]
-    return number
+@pytest.mark.parametrize("name", [engine("ddp by torchrun"), engine("horovod", WIDE)])
+def test_a_rank_that_is_stopped(name, result):
+    """Horovod's are stopped in the test after this one."""
+    failure = failure_of(result(stopped, name))
+    assert (failure["rank"], failure["kind"]) == (1, "hung")
+    assert failure["message"].startswith("rank 1 ") and "SIGSTOP" in failure["message"]
+    assert f"no progress for {LIMIT_S} s" in failure["message"] and failure["after_s"] > LIMIT_S - 1
+
+
+@needs_horovod
+def test_a_rank_that_is_continued_in_time(result):
+    """The run ends well, and nobody is told less than what was measured: one long step, and a mean that it moved."""
+    found = result(stopped_for_a_while)
+    assert found.code == 0, found.stderr
+    assert all(max(sample.step_time_s) > AWAY_S - 0.5 for sample in found.loaded.samples)
+    assert "uneven" in found.stdout
+
+
+def test_bench_and_then_its_launcher_are_stopped(result):
+    """While `bench` is stopped the ranks go on, and it finds them when it is continued.
+    A launcher that stays stopped when its ranks are done is a hang of its own, and does not stay."""
+    failure = failure_of(result(stopped_launcher))
+    assert (failure["rank"], failure["kind"]) == (None, "hung") and "launcher" in failure["message"]

@@ -1,18 +1,21 @@
-"""All modes compute the same update: real processes over real Gloo and real Horovod, compared with one process."""
+"""The table of real runs of a few steps: what each mode and option does to the update, over real Gloo and real Horovod,
+against one process; and what each run puts on record. (Of epochs: test_training.py.)"""
 
-import argparse
+import itertools
+import math
 import re
 import socket
-import sys
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from bench.config.command_line import add_arguments, from_arguments
-from bench.launch.launcher import launch, resolve_here
+from bench.config.modes import MODES
+from bench.predict.step.profile import profile_of
 from bench.record.read import load
-from tests.runs import SMALL, SMOOTH, flags, needs_horovod, needs_mpi, run
+from bench.studies.breakdown.result import hidden_share, timeline_words
+from tests import runs
+from tests.multiprocess.ranks import Table, apart, each, equal_replicas, largest, norm, weights
+from tests.runs import SMOOTH, needs_horovod, needs_mpi
 
 GLOBAL_BATCH = 12
 STEPS = 5  # 1 of warm-up and 4 timed
@@ -21,92 +24,513 @@ COMMON = SMOOTH | {
     "norm": "none", "warmup": 1, "steps": STEPS - 1, "snapshots": f"1,{STEPS}", "seed": 3, "threads": 2, "lr": 0.05,
 }  # fmt: skip
 
+# In float64 (exact.py) another order of summing leaves this of a weight.
+EXACT = {"model": f"{runs.ROOT}/tests/multiprocess/exact.py:plain"}
+EXACT_BOUND = 1e-11
 # Float32 sums in another order differ by some 1e-8 here, and the network is smooth. So each tensor must agree to a
 # thousandth of its way and each weight to its last bits. A gradient that is summed instead of averaged, or not
 # exchanged, is off by a half or more.
 BOUND_OF_WAY = 1e-3
 LAST_BITS = 2e-7  # of a weight below 1: two or three
 BOUND = 1e-5
-APART_AT_MOST = 1e-3  # of all weights, under Adam
-
 # Adam divides a gradient by its own size, so a gradient that is nothing but rounding error moves its weight by a full
 # LR one way or the other. Few are: all but one weight in a thousand must agree, and so must the mean.
 ADAM = {"optimizer": "adam", "lr": 1e-3}
 ADAM_MEAN_BOUND = 1e-7
-
-# Batch norms are gathered by themselves, in float32. bf16 has no instructions on every CPU.
-FSDP_BF16 = {"mode": "fsdp", "gpus": 2, "norm": "batch", "precision": "bf16", "allow_slow": 1, "profile": 1}
+APART_AT_MOST = 1e-3
+HALF_APART = 0.05  # of the way, in half precision
 BF16_APART = 0.5  # of the way: two roads of rounding, through batch norms of six images; a sum for a mean is off by one
 
-ROWS = {
-    "ddp x2": {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
-    "ddp x2, torchrun at a tcp address": {"mode": "ddp", "gpus": 2, "launcher": "torchrun", "dist_url": "tcp"},
-    "ddp x2, spawn at a file, tuned, loader workers": {
-        "mode": "ddp", "gpus": 2, "launcher": "spawn", "dist_url": "file", "tuned": 1, "workers": 2,
-    },
-    "horovod x2, tuned, fusion, profiled": {"mode": "horovod", "gpus": 2, "tuned": 1, "fusion_mb": 1, "profile": 1},
-    "horovod x2 by mpirun, tuned, profiled": {
-        "mode": "horovod", "gpus": 2, "launcher": "mpirun", "tuned": 1, "profile": 1,
-    },
-    "dp x2": {"mode": "dp", "gpus": 2},
-    "ddp x2, spawn at a tcp address": {"mode": "ddp", "gpus": 2, "launcher": "spawn", "dist_url": "tcp"},
-}  # fmt: skip
-# Others show the same: the address by torchrun and the launcher with a file. Three ranks of Horovod, each of which
-# takes a core while it waits, are compared with one process in test_training_modes.py.
-WIDE = (
-    "ddp x2, spawn at a tcp address", "zero1 x3, views, no overlap", "fsdp x2, weights kept, prefetched", "zero1",
-    "fsdp", "horovod x3",
-)  # fmt: skip
-
-# By copies of a process that has torch: how fresh ones of torchrun begin and end is looked at in the first row, how
-# those of spawn do in test_faults.py.
-COPIED = ("ddp x2, torchrun at a tcp address", "ddp x2, spawn at a file, tuned, loader workers")
-
-# What changes the speed and not the update, and another number of threads in one process. They share processes
-# (several_runs.py): what a launch itself gives and leaves is looked at in the rows above.
-SHARED = {
-    "dp x4": {"mode": "dp", "gpus": 4},
-    "ddp x3": {"mode": "ddp", "gpus": 3},
-    "ddp x2, reductions after backward": {"mode": "ddp", "gpus": 2, "overlap": 0, "bucket_cap_mb": 1},
-    "ddp x2, small buckets, views": {"mode": "ddp", "gpus": 2, "bucket_cap_mb": 1, "gradient_as_bucket_view": 1},
-    "horovod x3": {"mode": "horovod", "gpus": 3},
-    "horovod x2, reductions after backward": {"mode": "horovod", "gpus": 2, "overlap": 0},
-    "zero1 x2": {"mode": "zero1", "gpus": 2},
-    "zero1 x3, views, no overlap": {"mode": "zero1", "gpus": 3, "gradient_as_bucket_view": 1, "overlap": 0},
-    "fsdp x2, profiled": {"mode": "fsdp", "gpus": 2, "profile": 1},
-    "fsdp x3": {"mode": "fsdp", "gpus": 3},  # no tensor divides by three
-    "fsdp x2, weights kept, prefetched": {"mode": "fsdp", "gpus": 2, "reshard": 0, "prefetch": 1},
-}  # fmt: skip
-REFERENCES = {
-    "single": {"mode": "single", "gpus": 1},
-    "single, adam": {"mode": "single", "gpus": 1} | ADAM,
-    "dp, adam": {"mode": "dp", "gpus": 2} | ADAM,
-    "ddp, adam": {"mode": "ddp", "gpus": 2} | ADAM,
-    "horovod, adam": {"mode": "horovod", "gpus": 2} | ADAM,
-    "zero1, adam": {"mode": "zero1", "gpus": 2} | ADAM,
-    "fsdp, adam": {"mode": "fsdp", "gpus": 2} | ADAM,
-    "fsdp, bf16": FSDP_BF16,
-    "fsdp, bf16, gathered in it": FSDP_BF16 | {"param_dtype": "bf16"},
-    "fsdp, bf16, gathered in it, reduced in fp32": FSDP_BF16 | {"param_dtype": "bf16", "reduce_dtype": "fp32"},
-    "local": {"mode": "local", "gpus": 2, "local_steps": 2, "channels_last": 1},
-    "local, averaged every step": {"mode": "local", "gpus": 2, "local_steps": 1, "channels_last": 1},
-    "independent": {"mode": "independent", "gpus": 2},
-}
+PHASES = ["data wait", "forward", "backward", "synchronize", "optimizer"]
 # Variables of another run, which a shell may hold: no launch takes a rank or an address from them.
 LEFT_OVER = {"RANK": "3", "LOCAL_RANK": "3", "MASTER_PORT": "1", "HOROVOD_RANK": "5", "HOROVOD_LOCAL_RANK": "5",
              "OMPI_COMM_WORLD_RANK": "7", "OMPI_MCA_ess_base_vpid": "7"}  # fmt: skip
-QUICK = ("dp x4", "ddp x2, small buckets, views", "horovod x2, reductions after backward")
 
 
-def row(name: str):
-    """A row as a parameter; Horovod's are skipped where it is not installed."""
-    marks = [needs_mpi if "mpirun" in name else needs_horovod] if "horovod" in name else []
-    marks += [pytest.mark.quick] * (name in QUICK) + [pytest.mark.wide] * (name in WIDE)
-    return pytest.param(name, id=name, marks=marks)
+def two(mode: str, **options) -> dict:
+    return {"mode": mode, "gpus": 2} | options
 
 
-EVERY_ROW = [row(name) for name in (ROWS | SHARED)]
-LAUNCHED = [row(name) for name in ROWS]
+def three(mode: str, **options) -> dict:
+    return {"mode": mode, "gpus": 3} | options
+
+
+# --- Expectations: each takes the table and the name of a row -------------------------------------------------------
+
+
+def same_update(run, name, reference="single"):
+    """As one process: start, data and, to the last bits, every weight, all of which move."""
+    exact = run.rows[name].get("model") == EXACT["model"]
+    single, several = run(f"{reference}, exact" if exact else reference), run(name)
+    way = apart(weights(single, 1), weights(single, STEPS))
+    differences = apart(weights(single, STEPS), weights(several, STEPS))
+    for tensor, difference in differences.items():
+        bound = BOUND_OF_WAY * np.linalg.norm(way[tensor]) + LAST_BITS * np.sqrt(difference.size)
+        assert np.linalg.norm(difference) <= bound, tensor
+    assert not exact or largest(differences) <= EXACT_BOUND
+    assert all(moved.max() > 0 for moved in way.values()) and largest(way) > 1e-4
+    assert equal_replicas(several)
+    assert set(each(several, "initial_weights_sha256")) == set(each(single, "initial_weights_sha256"))
+    shares = each(several, "first_indices")
+    assert sorted(index for share in shares for index in share) == sorted(*each(single, "first_indices"))
+    assert len({len(share) for share in shares}) == 1
+
+
+def same_update_with_adam(run, name):
+    differences = apart(weights(run("single, adam"), STEPS), weights(run(name), STEPS))
+    every = np.concatenate([difference.ravel() for difference in differences.values()])
+    assert every.mean() <= ADAM_MEAN_BOUND and (every > BOUND).mean() <= APART_AT_MOST
+
+
+def clipped_update(run, name):
+    """Each step is as long as clipping lets it be."""
+    for before, after in itertools.pairwise(weights(run(name), step) for step in range(1, STEPS + 1)):
+        assert norm(apart(before, after)) == pytest.approx(0.05 * 0.01, rel=1e-3)
+    same_update(run, name, "single, clipped")
+
+
+def scaled_update(run, name):
+    """In half precision with a scaled loss, clipped and in passes: nearly that of float32."""
+    single, result = run("single, clipped"), run(name)
+    way = norm(apart(weights(single, 1), weights(single, STEPS)))
+    assert norm(apart(weights(single, STEPS), weights(result, STEPS))) < HALF_APART * way
+    facts = each(result, "facts")
+    assert {(f["autocast"], f["loss_scaling"]) for f in facts} == {("float16", True)} and equal_replicas(result)
+
+
+def rounded_update(least, most):
+    """COMPRESSION loses digits, is recorded, and keeps replicas equal."""
+
+    def lossy(run, name):
+        result = run(name)
+        assert least < largest(apart(weights(run("single"), STEPS), weights(result, STEPS))) < most
+        assert {f["compression"] for f in each(result, "facts")} == {run.rows[name]["compression"]}
+        assert equal_replicas(result)
+
+    return lossy
+
+
+def no_exchange(run, name):
+    """INJECT=no-exchange: the replicas begin equal and drift apart."""
+    result = run(name)
+    assert largest(apart(weights(run("single"), STEPS), weights(result, STEPS))) > 1e-4
+    assert len(set(each(result, "final_weights_sha256"))) == 2
+    assert {f["gradient"] for f in each(result, "facts")} == {"each process its own"}
+
+
+def another_update(run, name):
+    """MODE=independent: the ranks begin and end apart, which also shows that each rank draws weights of its own."""
+    single, result = run("single"), run(name)
+    starts = each(result, "initial_weights_sha256")
+    assert len(set(starts)) == len(set(each(result, "final_weights_sha256"))) == 2
+    assert starts[0] == each(single, "initial_weights_sha256")[0]
+    assert largest(apart(weights(single, STEPS), weights(result, STEPS))) > 100 * BOUND
+    assert result.record["topology"]["notes"]
+
+
+def averaged_now_and_then(run, name):
+    """MODE=local, after steps 2 and 4 of 5: not single's weights; what is saved is the mean, the same on each rank."""
+    single, result = run("single"), run(name)
+    assert set(each(result, "initial_weights_sha256")) == set(each(single, "initial_weights_sha256"))
+    assert equal_replicas(result)
+    assert largest(apart(weights(single, STEPS), weights(result, STEPS))) > BOUND
+    facts = each(result, "facts")[0]
+    assert "every 2 steps" in facts["gradient"] and facts["memory_format"] == "channels_last"
+    for part in result.loaded.samples:  # the watched step is one that averages
+        (sent,) = lane(part.timeline, "communication")
+        assert part.timeline["step"] % 2 == 1  # counted from 0
+        assert sent["name"] == "weights" and sent["bytes"] >= 4 * part.facts["parameters"]
+    assert "one of 2" in timeline_words(result.loaded)
+
+
+def averaged_every_step(run, name):
+    """With SGD, weights averaged every step are those of averaged gradients, but for the rounding of the mean, which is
+    that of a weight and not of its way."""
+    single = run("single")
+    differences = apart(weights(single, STEPS), weights(run(name), STEPS))
+    way = norm(apart(weights(single, 1), weights(single, STEPS)))
+    assert largest(differences) <= BOUND and norm(differences) <= 10 * BOUND_OF_WAY * way
+
+
+def synced_norms(run, name):
+    """NORM=sync, in channels last: batch norm's statistics are those of one process on the whole batch. Each rank's own
+    are not."""
+    result = run(name)
+    same_update(run, name, "single, batch norm")
+    own = apart(weights(run("single, batch norm, exact"), STEPS), weights(run("ddp x2, batch norm"), STEPS))
+    assert largest(own) > 1e-3
+    assert {re.sub(" × .*", "", f["norm"]) for f in each(result, "facts")} == {"ReducedBatchNorm2d"}
+    assert all(f["memory_format"].startswith("channels_last") for f in each(result, "facts"))
+
+
+def skipped_by_all(run, name):
+    """fp16: the scaler sees the reduced gradients, so all ranks leave out the step in which one has an infinite one."""
+    result = run(name)
+    assert set(each(result, "skipped_steps")) == {1} and equal_replicas(result)
+
+
+def half_of_the_bytes(run, name):
+    """PARAM_DTYPE=bf16: fsdp sends half of the bytes, and steps as well as autocast, which rounds the weights too."""
+    plain, result = run("fsdp, bf16"), run(name)
+    exact = run.rows[name].get("reduce_dtype") == "fp32"
+    for verb, share in (("gather", 2), ("scatter", 1 if exact else 2)):
+        blocks, whole = sent_by_block(result, verb), sent_by_block(plain, verb)
+        norms = {block: blocks.pop(f"norms of {block}", 0) for block in whole}
+        assert any(norms.values()) and {b: share * blocks[b] + norms[b] for b in whole} == whole
+    assert [each(one, "facts")[0]["compression"] for one in (plain, result)] == ["none", "none" if exact else "bf16"]
+    way = norm(apart(weights(plain, 1), weights(plain, STEPS)))
+    difference = norm(apart(weights(plain, STEPS), weights(result, STEPS)))
+    assert difference < LAST_BITS * way if exact else 0 < difference < BF16_APART * way
+    assert equal_replicas(result)
+
+
+def sent_by_block(result, verb: str) -> dict[str, int]:
+    """Block -> the bytes that FSDP gathers of it, or scatters, in a step."""
+    found = {}
+    for span in lane(result.loaded.samples[0].timeline, "communication"):
+        name = span["name"].removeprefix(f"{verb} ")
+        if name != span["name"]:
+            found[name] = found.get(name, 0) + span["bytes"]
+    return found
+
+
+def on_record(run, name):
+    """Topology, samples and options fit together; more threads than one process has are noted."""
+    record, options = run(name).record, run.rows[name]
+    topology, devices = record["topology"], options["gpus"]
+    assert topology["num_devices"] == devices and topology["global_batch"] == GLOBAL_BATCH
+    assert topology["world_size"] * topology["devices_per_process"] == devices
+    assert each(run(name), "rank") == list(range(topology["world_size"]))
+    assert len(set(each(run(name), "pid"))) == topology["world_size"]
+    assert {len(times) for times in each(run(name), "step_time_s")} == {STEPS - 1}
+    assert topology["loader_workers_total"] == options.get("workers", 0)
+    assert topology["threads_allowed"] == COMMON["threads"]
+    noted = any("compute threads" in note for note in topology["notes"])
+    assert noted == (topology["threads_total"] > topology["threads_allowed"]) == (devices > COMMON["threads"])
+
+
+def nothing_else_is_left(run, name):
+    """Of a launch: a whole record, logs without a warning, and no file outside of the run's folder."""
+    result = run(name)
+    load(result.run_dir / "record.json")
+    ranks = range(result.record["topology"]["world_size"])
+    logs = {f"rank{rank}.log" for rank in ranks}
+    saved = {f"rank{rank}-step{step}.npz" for rank in ranks for step in (1, STEPS)}
+    assert {path.name for path in result.run_dir.iterdir()} == logs | saved | {"launcher.log", "record.json"}
+    assert [path.name for path in result.out.parent.iterdir()] == [result.out.name] and len(result.run_dirs) == 1
+    assert result.stdout.splitlines()[-1] == f"record: {result.run_dir / 'record.json'}"
+    for log in logs:
+        text = re.sub(r"(?m)^step \d+ of 5, .* GiB\n", "", (result.run_dir / log).read_text())  # on a slow machine
+        if "profiled" in name:  # torch's profiler says in a form of its own when it begins and ends
+            text = re.sub(r"(?m)^\w+:[-\d]+ [:\d]+ \d+:\d+ \w+\.cpp:\d+\] .*\n", "", text)
+        assert not text, log
+
+
+# --- What one step's timeline holds on every rank (PROFILE=1) -------------------------------------------------------
+
+
+def lane(timeline: dict, name: str) -> list[dict]:
+    return [span for span in timeline["spans"] if span["lane"] == name]
+
+
+def phase(timeline: dict, name: str) -> dict:
+    return next(span for span in lane(timeline, "phase") if span["name"] == name)
+
+
+def buckets_of(timeline: dict) -> list[dict]:
+    return [span for span in lane(timeline, "communication") if span["name"].startswith("bucket")]
+
+
+def timeline(run, name):
+    """Phases and computation; in the modes that exchange gradients whole, each is sent once."""
+    record, options = run(name).loaded, run.rows[name]
+    assert len(record.samples) == (1 if options["mode"] == "dp" else options["gpus"])
+    for part in record.samples:
+        found = part.timeline
+        assert [name for name, _ in itertools.groupby(span["name"] for span in lane(found, "phase"))] == PHASES
+        busy = sum(span["end_s"] - span["start_s"] for span in lane(found, "compute"))
+        assert busy > 0.02 * found["step_s"]  # also where it had no core for a while
+        assert len(found["spans"]) < 500 and "clock" not in found
+        assert not [note for note in found["notes"] if "could not" in note or "did not" in note]
+        if options["mode"] in ("ddp", "horovod") and options.get("sync", 1):
+            sent = [span for span in lane(found, "communication") if span["name"] != "buffers"]
+            assert sum(span["bytes"] for span in sent) == 4 * part.facts["parameters"] and len(sent) > 1
+            assert all(0 < span["start_s"] < span["end_s"] for span in sent)
+            # The end is noted by another thread, for Horovod's on rank 0, which may have had no core for a while.
+            assert max(span["start_s"] for span in sent) < phase(found, "optimizer")["start_s"]
+
+
+def buckets_begin_inside_backward(run, name):
+    for part in run(name).loaded.samples:
+        backward = phase(part.timeline, "backward")
+        buckets = buckets_of(part.timeline)
+        assert len(buckets) > 1
+        assert all(backward["start_s"] < span["start_s"] < backward["end_s"] for span in buckets)
+
+
+def buffers_go_before_backward(run, name):
+    for part in run(name).loaded.samples:
+        (buffers,) = [span for span in lane(part.timeline, "communication") if span["name"] == "buffers"]
+        assert buffers["end_s"] < phase(part.timeline, "backward")["start_s"]
+
+
+def one_bucket_after_the_other(run, name):
+    """OVERLAP=0: a thread that waits inside a hook does not compute."""
+    for part in run(name).loaded.samples:
+        buckets = sorted((span["start_s"], span["end_s"]) for span in buckets_of(part.timeline))
+        assert len(buckets) > 1
+        assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(buckets))
+        assert hidden_share(part.timeline["spans"]) < 0.1
+
+
+def nothing_is_sent(run, name):
+    for part in run(name).loaded.samples:
+        assert not [span for span in lane(part.timeline, "communication") if span["name"] != "buffers"]
+
+
+def reductions_of_rank_0(run, name):
+    """Horovod's timeline is rank 0's, on the clock of each rank."""
+    timelines = [part.timeline for part in run(name).loaded.samples]
+    first, second = (lane(found, "communication") for found in timelines)
+    assert [span["bytes"] for span in first] == [span["bytes"] for span in second]
+    shifts = [b["start_s"] - a["start_s"] for a, b in zip(first, second, strict=True)]
+    assert max(shifts) - min(shifts) < 1e-5
+    assert any("rank 0 alone" in note for note in timelines[1]["notes"])
+
+
+def weights_in_the_optimizers_step(run, name):
+    """zero1: all gradients in buckets, then all weights once."""
+    for part in run(name).loaded.samples:
+        last, size = phase(part.timeline, "optimizer"), 4 * part.facts["parameters"]
+        assert sum(span["bytes"] for span in buckets_of(part.timeline)) == size
+        (sent,) = [span for span in lane(part.timeline, "communication") if span["name"].startswith("weights")]
+        assert sent["bytes"] == size and last["start_s"] < sent["start_s"] < sent["end_s"] <= last["end_s"]
+
+
+def blocks_are_gathered_and_scattered(run, name):
+    """fsdp: of each block the weights twice and the gradient once, inside backward; what is in no block once."""
+    for part in run(name).loaded.samples:
+        backward, spans, moments = phase(part.timeline, "backward"), lane(part.timeline, "communication"), {}
+        sent = {kind: sum(s["bytes"] for s in spans if s["name"].startswith(kind)) for kind in ("gather", "scatter")}
+        once = sum(s["bytes"] for s in spans if s["name"] == "gather the rest")
+        size, blocks = 4 * part.facts["parameters"], part.facts["blocks"]
+        assert sent == {"gather": 2 * size - once, "scatter": size} and 0 < once < 0.01 * size
+        assert blocks == 8 and len(spans) == 3 * blocks + 2  # a resnet18's
+        for span in spans:
+            kind, block = span["name"].split(" ", 1)
+            moments.setdefault(block, {"gather": [], "scatter": []})[kind].append(span["start_s"])
+        assert len(moments) == blocks + 1
+        for block, found in moments.items():
+            (scattered,) = found["scatter"]
+            gathered = [moment > backward["start_s"] for moment in found["gather"]]
+            assert gathered == ([False] if block == "the rest" else [False, True]), block
+            assert max(backward["start_s"], *found["gather"]) < scattered < backward["end_s"], block
+
+
+def a_row_for_each_thread(run, name):
+    (part,) = run(name).loaded.samples
+    assert [span["name"] for span in lane(part.timeline, "dp")] == ["scatter", "replicate", "forward", "gather"]
+    assert len({span["name"] for span in lane(part.timeline, "compute")}) == 3
+    assert lane(part.timeline, "communication") == []
+    assert any("together" in note for device in part.devices for note in device["notes"])  # they share its memory
+
+
+def moments_of_parameters(run, name):
+    """Of one device: the last layer is needed last and ready first; a forecast can be made of it."""
+    record = run(name).loaded
+    found, facts = record.samples[0].profile, record.samples[0].facts
+    sizes = sum(math.prod(row["shape"]) for row in found["parameters"])
+    assert sizes == facts["parameters"] and len({row["name"] for row in found["parameters"]}) == len(
+        found["parameters"]
+    )
+    for passed, what in (("forward_s", "needed_s"), ("backward_s", "ready_s")):
+        steps = range(len(found[passed]))
+        assert all(0 <= row[what][i] <= found[passed][i] for row in found["parameters"] for i in steps)
+    moments = {row["name"]: (row["needed_s"][0], row["ready_s"][0]) for row in found["parameters"]}
+    first, last = moments["conv1.weight"], moments["fc.weight"]
+    assert first[0] < last[0] and last[1] < first[1]
+    assert {row["block"] for row in found["parameters"]} > {"", "layer1.0", "layer2.0"}
+    assert profile_of(record, "the run").nbytes == 4 * sizes
+    assert not run("ddp x2, profiled").loaded.samples[0].profile
+
+
+def steps_that_are_not_timed_are_counted(run, name):
+    """In the log: those in which a profiler looks, and the one of which every allocation is recorded."""
+    log = (run(name).run_dir / "rank0.log").read_text()
+    steps = [tuple(map(int, pair)) for pair in re.findall(r"^step (\d+) of (\d+),", log, re.MULTILINE)]
+    assert steps[:STEPS] == [(step, STEPS) for step in range(1, STEPS + 1)] and len(steps) > STEPS + 1
+    assert all(step <= total == steps[-1][0] for step, total in steps[STEPS:])
+
+
+def phases_fill_the_step(run, name):
+    for part in run(name).record["samples"]:
+        phases = part["phase_time_s"]
+        assert list(phases) == PHASES[1:]
+        inside = [sum(times) for times in zip(part["data_wait_s"], *phases.values(), strict=True)]
+        shares = [time / step for time, step in zip(inside, part["step_time_s"], strict=True)]
+        assert 0.5 < max(shares) <= 1  # a single step may have had no core between its phases
+
+
+def a_timeline_and_no_profile(run, name):
+    """fsdp on one device: its parameters in forward are not those between steps, so none has a moment of its own."""
+    (sample,) = run(name).loaded.samples
+    assert lane(sample.timeline, "compute") and not sample.profile
+
+
+def bucket_size(mib):
+    """Read back from the live object."""
+
+    def bucket_size_on_record(run, name):
+        assert {f["bucket_cap_mb"] for f in each(run(name), "facts")} == {mib}
+
+    return bucket_size_on_record
+
+
+def unfair_switches_on_record(run, name):
+    assert all(f["step_barrier"] and f["item_sync"] for f in each(run(name), "facts"))
+
+
+def passes_on_record(run, name):
+    """DDP with a static graph fails where the first pass exchanges nothing: it is left out there."""
+    assert {"passes before"} < set(run(name).record["samples"][0]["phase_time_s"])
+    assert not any(facts.get("static_graph") for facts in each(run(name), "facts"))
+
+
+# --- The table ------------------------------------------------------------------------------------------------------
+
+PROFILE = {"profile": 1}
+CLIPPED = EXACT | {"clip_norm": 0.01, "momentum": 0, "snapshots": "1,2,3,4,5"}
+FP16 = {"precision": "fp16", "allow_slow": 1}
+SCALED = FP16 | {"clip_norm": 0.01, "momentum": 0, "accumulate": 3}
+OVERFLOWING = FP16 | {"model": EXACT["model"].replace("plain", "overflowing"), "steps": 2, "snapshots": None}
+# Batch norms are gathered by themselves, in float32. bf16 has no instructions on every CPU.
+FSDP_BF16 = two("fsdp", norm="batch", precision="bf16", allow_slow=1, profile=1)
+SYNCED = EXACT | {"norm": "sync", "channels_last": 1}
+ONE = {"mode": "single", "gpus": 1}
+EVERY = (same_update, on_record)
+LAUNCHED = (*EVERY, nothing_else_is_left)
+
+TABLE = {
+    # What others are compared with.
+    "single": (
+        ONE | PROFILE | {"memory": 1, "print_every": 1},
+        on_record, timeline, moments_of_parameters, steps_that_are_not_timed_are_counted,
+    ),
+    "single, exact": (ONE | EXACT, on_record, phases_fill_the_step),
+    "single, clipped": (ONE | {"clip_norm": 0.01, "momentum": 0}, on_record),
+    "single, clipped, exact": (ONE | CLIPPED, on_record),
+    "single, adam": (ONE | ADAM, on_record),
+    "single, batch norm, exact": (ONE | EXACT | {"norm": "batch"}, on_record),
+    # How ranks are started: fresh programs of every engine.
+    "ddp x2 by torchrun": (two("ddp", launcher="torchrun"), *LAUNCHED),
+    "ddp x2 by torchrun at a tcp address": (two("ddp", launcher="torchrun", dist_url="tcp"), *LAUNCHED),
+    "ddp x2 by spawn at a file, tuned, loader workers": (
+        two("ddp", launcher="spawn", dist_url="file", tuned=1, workers=2), *LAUNCHED,
+    ),
+    "ddp x2 by spawn at a tcp address": (two("ddp", launcher="spawn", dist_url="tcp"), *LAUNCHED),
+    "horovod x2, tuned, fusion, profiled": (
+        two("horovod", tuned=1, fusion_mb=1, profile=1), *LAUNCHED, timeline, reductions_of_rank_0,
+    ),
+    "horovod x2 by mpirun, tuned, profiled": (
+        two("horovod", launcher="mpirun", tuned=1, profile=1), *LAUNCHED, timeline, reductions_of_rank_0,
+    ),
+    "dp x2, profiled": (two("dp", profile=1), *LAUNCHED, timeline, a_row_for_each_thread),
+    # What changes the speed and not the update, and other numbers of ranks and threads. A mean of three is no power of
+    # two, and no tensor divides by three.
+    "dp x4": ({"mode": "dp", "gpus": 4} | EXACT, *EVERY),
+    "ddp x2, profiled": (
+        two("ddp", profile=1), *EVERY, timeline, buckets_begin_inside_backward, bucket_size(25.0),
+    ),
+    "ddp x2, reductions after backward, profiled": (
+        two("ddp", overlap=0, bucket_cap_mb=1, profile=1), *EVERY, timeline, one_bucket_after_the_other,
+    ),
+    "ddp x3, small buckets, views, unfair": (
+        three("ddp", bucket_cap_mb=1, gradient_as_bucket_view=1, step_barrier=1, item_sync=1) | EXACT,
+        *EVERY, bucket_size(1.0), unfair_switches_on_record,
+    ),
+    "horovod x3": (three("horovod") | EXACT, *EVERY),
+    "zero1 x2, profiled": (two("zero1", profile=1), *EVERY, timeline, weights_in_the_optimizers_step),
+    "zero1 x3, views, no overlap": (three("zero1", gradient_as_bucket_view=1, overlap=0) | EXACT, *EVERY),
+    "fsdp x2, profiled": (two("fsdp", profile=1), *EVERY, timeline, blocks_are_gathered_and_scattered),
+    "fsdp x3": (three("fsdp") | EXACT, *EVERY),
+    "fsdp x2, weights kept, prefetched": (two("fsdp", reshard=0, prefetch=1), *EVERY),
+    "fsdp, one device, profiled": ({"mode": "fsdp", "gpus": 1} | PROFILE, *EVERY, timeline, a_timeline_and_no_profile),
+    # Passes of a third are one batch, exchanged once.
+    "dp x2 in passes": (two("dp", accumulate=3) | EXACT, *EVERY, passes_on_record),
+    "ddp x2 in passes, static graph, views, fused": (
+        two("ddp", accumulate=3, static_graph=1, gradient_as_bucket_view=1, fused=1) | EXACT, *EVERY, passes_on_record,
+    ),
+    "ddp x2 in passes, profiled": (two("ddp", accumulate=3, profile=1), *EVERY, timeline),
+    "horovod x2 in passes, fused, profiled": (two("horovod", accumulate=3, fused=1, profile=1), *EVERY, timeline),
+    "horovod x2 in passes, reductions after backward": (
+        two("horovod", accumulate=3, overlap=0) | EXACT, *EVERY, passes_on_record,
+    ),
+    "zero1 x2 in passes": (two("zero1", accumulate=3) | EXACT, *EVERY, passes_on_record),
+    "fsdp x2 in passes": (two("fsdp", accumulate=3) | EXACT, *EVERY, passes_on_record),
+    # Clipping, and fp16 with its scaled loss.
+    **{f"{mode} x2, clipped": (two(mode) | CLIPPED, clipped_update) for mode in ("ddp", "horovod", "zero1", "fsdp")},
+    **{f"{mode} x2, fp16": (two(mode) | SCALED, scaled_update) for mode in ("dp", "ddp", "horovod", "zero1", "fsdp")},
+    **{f"{mode} x2, fp16, infinite on one rank": (two(mode, fused=int(mode == "ddp")) | OVERFLOWING, skipped_by_all)
+       for mode in ("ddp", "horovod", "zero1", "fsdp")},
+    # Optimizers with more state.
+    **{f"{mode} x2, adam": (two(mode) | ADAM, same_update_with_adam) for mode in ("horovod", "zero1", "fsdp")},
+    # Another update. PowerSGD begins at the third step.
+    "ddp x2, fp16 on the wire, in passes, profiled": (
+        two("ddp", compression="fp16", accumulate=3, profile=1), rounded_update(1e-8, 1e-3), timeline,
+    ),
+    "ddp x2, bf16 on the wire": (two("ddp", compression="bf16"), rounded_update(1e-7, 1e-2)),
+    "ddp x2, powersgd": (two("ddp", compression="powersgd"), rounded_update(1e-5, 1.0)),
+    "horovod x2, fp16 on the wire, in passes": (
+        two("horovod", compression="fp16", accumulate=3), rounded_update(1e-8, 1e-3),
+    ),
+    "ddp x2, no exchange, in passes, profiled": (
+        two("ddp", sync=0, tuned=1, accumulate=3, profile=1), no_exchange, timeline, nothing_is_sent,
+    ),
+    "horovod x2, no exchange": (two("horovod", sync=0), no_exchange),
+    "independent": (two("independent"), another_update, on_record),
+    "local": (two("local", local_steps=2, channels_last=1) | PROFILE, averaged_now_and_then, timeline),
+    "local, averaged every step": (two("local", local_steps=1, channels_last=1), averaged_every_step),
+    # Batch norm.
+    "ddp x2, batch norm": (two("ddp", norm="batch", profile=1) | EXACT, buffers_go_before_backward),
+    "ddp x3, synced norms": (three("ddp") | SYNCED, synced_norms),
+    "horovod x2, synced norms": (two("horovod") | SYNCED, synced_norms),
+    "fsdp, bf16": (FSDP_BF16, timeline),
+    "fsdp, bf16, gathered in it": (FSDP_BF16 | {"param_dtype": "bf16"}, half_of_the_bytes),
+    "fsdp, bf16, gathered in it, reduced in fp32": (
+        FSDP_BF16 | {"param_dtype": "bf16", "reduce_dtype": "fp32"}, half_of_the_bytes,
+    ),
+}  # fmt: skip
+# Others show the same.
+WIDE = (
+    "ddp x2 by torchrun at a tcp address", "ddp x2 by spawn at a tcp address", "zero1 x3, views, no overlap",
+    "fsdp x2, weights kept, prefetched", "horovod x3", "local, averaged every step",
+)  # fmt: skip
+QUICK = ("dp x4", "ddp x3, small buckets, views, unfair", "horovod x2 in passes, reductions after backward")
+
+
+def cases():
+    """(row, expectation) for each expectation of each row."""
+    for name, (_, *expectations) in TABLE.items():
+        marks = [needs_mpi if "mpirun" in name else needs_horovod] * ("horovod" in name)
+        marks += [pytest.mark.quick] * (name in QUICK) + [pytest.mark.wide] * (name in WIDE)
+        for expectation in expectations:
+            yield pytest.param(name, expectation, id=f"{name}-{expectation.__name__}", marks=marks)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, ranks):
+    """``run(name)``: the finished run of a row."""
+
+    def start(name, **options):
+        folder = tmp_path_factory.mktemp("run")
+        options = COMMON | options | {"batch": GLOBAL_BATCH // options["gpus"] // options.get("accumulate", 1)}
+        if nothing_else_is_left not in TABLE[name]:
+            return ranks.run(folder, **options)
+        urls = {"tcp": f"tcp://127.0.0.1:{free_port()}", "file": f"file://{folder}/meet"}
+        options |= {"dist_url": urls[options["dist_url"]]} if "dist_url" in options else {}
+        return runs.run(folder / "a #folder? of 100%", env=LEFT_OVER, **options)  # a path is no web address
+
+    return Table({name: options for name, (options, *_) in TABLE.items()}, start)
 
 
 def free_port() -> int:
@@ -116,268 +540,10 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, ranks, forked_programs):
-    """``trained(name)``: the finished run of a row, made when it is first asked for."""
-    done = {}
-    python = {name: forked_programs.python for name in COPIED if forked_programs}
-
-    def get(name: str):
-        if name not in done:
-            out = tmp_path_factory.mktemp("run") / "a #folder? of 100%"  # a path is no web address
-            config = COMMON | (ROWS | SHARED | REFERENCES)[name]
-            config["batch"] = GLOBAL_BATCH // config["gpus"]
-            if "dist_url" in config:
-                config["dist_url"] = {
-                    "tcp": f"tcp://127.0.0.1:{free_port()}",
-                    "file": f"file://{out.parent}/meet",
-                }[config["dist_url"]]
-            with mock.patch.object(sys, "executable", python.get(name, sys.executable)):
-                done[name] = run(out, env=LEFT_OVER, **config) if name in ROWS else ranks.run(out, **config)
-        assert done[name].code == 0, f"{name}: {done[name].stderr}"
-        return done[name]
-
-    return get
+@pytest.mark.parametrize(("name", "expectation"), list(cases()))
+def test_a_run(run, name, expectation):
+    expectation(run, name)
 
 
-def weights(result, step: int = STEPS) -> dict[str, np.ndarray]:
-    """The parameters after a step, as rank 0 saved them."""
-    return dict(np.load(result.run_dir / f"rank0-step{step}.npz"))
-
-
-def differences(a: dict, b: dict) -> dict[str, np.ndarray]:
-    """The absolute differences of all parameters."""
-    assert a.keys() == b.keys() and a
-    return {name: np.abs(a[name] - b[name]) for name in a}
-
-
-def each(result, key: str) -> list:
-    """One field of every rank's samples."""
-    return [part[key] for part in result.record["samples"]]
-
-
-# --- The same update ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", EVERY_ROW)
-def test_weights_are_those_of_one_process(trained, name):
-    single = trained("single")
-    apart = differences(weights(single), weights(trained(name)))
-    way = differences(weights(single, 1), weights(single))
-    for tensor, difference in apart.items():
-        bound = BOUND_OF_WAY * np.linalg.norm(way[tensor]) + LAST_BITS * np.sqrt(difference.size)
-        assert np.linalg.norm(difference) <= bound, tensor
-
-
-@pytest.mark.parametrize("name", EVERY_ROW)
-def test_replicas_end_equal(trained, name):
-    assert len(set(each(trained(name), "final_weights_sha256"))) == 1
-
-
-@pytest.mark.parametrize("name", EVERY_ROW)
-def test_replicas_start_from_rank_0s_weights(trained, name):
-    """Every rank draws its own (see the last test of `independent`); the mode must have made them equal."""
-    starts = set(each(trained(name), "initial_weights_sha256"))
-    assert starts == set(each(trained("single"), "initial_weights_sha256"))
-
-
-@pytest.mark.parametrize("name", EVERY_ROW)
-def test_ranks_together_read_what_one_process_reads(trained, name):
-    shares = each(trained(name), "first_indices")
-    assert sorted(index for share in shares for index in share) == sorted(*each(trained("single"), "first_indices"))
-    assert len({len(share) for share in shares}) == 1
-
-
-def test_training_moves_every_weight(trained):
-    """Agreement of weights that stand still would prove nothing."""
-    single = trained("single")
-    way = differences(weights(single, 1), weights(single))
-    assert all(moved.max() > 0 for moved in way.values())
-    assert max(moved.max() for moved in way.values()) > 100 * BOUND
-
-
-@pytest.mark.parametrize("mode", [row(mode) for mode in ("dp", "ddp", "horovod", "zero1", "fsdp")])
-def test_weights_are_those_of_one_process_with_adam(trained, mode):
-    single, several = trained("single, adam"), trained(f"{mode}, adam")
-    tensors = differences(weights(single), weights(several))
-    apart = np.concatenate([difference.ravel() for difference in tensors.values()])
-    assert apart.mean() <= ADAM_MEAN_BOUND
-    assert (apart > BOUND).mean() <= APART_AT_MOST
-
-
-def sent(result, verb: str) -> dict[str, int]:
-    """Block -> the bytes that FSDP gathers of it, or scatters, in a step."""
-    found = {}
-    for span in result.loaded.samples[0].timeline["spans"]:
-        name = span["name"].removeprefix(f"{verb} ")
-        if span["lane"] == "communication" and name != span["name"]:
-            found[name] = found.get(name, 0) + span["bytes"]
-    return found
-
-
-def test_fsdp_sends_half_of_the_bytes_in_bf16_and_steps_as_well(trained):
-    plain, half, exact = (trained(name) for name in REFERENCES if name.startswith("fsdp, bf16"))
-    for verb, one, share in (("gather", half, 2), ("gather", exact, 2), ("scatter", half, 2), ("scatter", exact, 1)):
-        blocks, whole = sent(one, verb), sent(plain, verb)
-        norms = {name: blocks.pop(f"norms of {name}", 0) for name in whole}
-        assert any(norms.values())
-        assert {name: share * blocks[name] + norms[name] for name in whole} == whole
-    compression = [each(result, "facts")[0]["compression"] for result in (plain, half, exact)]
-    assert compression == ["none", "bf16", "none"]
-    ways = [differences(weights(plain, 1), weights(plain))]
-    ways += [differences(weights(result), weights(plain)) for result in (half, exact)]
-    way, rounded, same = (np.linalg.norm([np.linalg.norm(one) for one in tensors.values()]) for tensors in ways)
-    assert (
-        0 < rounded < BF16_APART * way and same < LAST_BITS * way
-    )  # autocast rounds the weights as gathering them does
-    assert all(len(set(each(result, "final_weights_sha256"))) == 1 for result in (half, exact))
-
-
-# --- The baseline ---------------------------------------------------------------------------------------------------
-
-
-def test_independent_processes_really_differ(trained):
-    """They start apart, which also shows that each rank draws its own weights, and they never meet."""
-    result = trained("independent")
-    assert len(set(each(result, "initial_weights_sha256"))) == 2
-    assert len(set(each(result, "final_weights_sha256"))) == 2
-    assert each(result, "initial_weights_sha256")[0] == each(trained("single"), "initial_weights_sha256")[0]
-    apart = differences(weights(trained("single")), weights(result))
-    assert max(difference.max() for difference in apart.values()) > 100 * BOUND
-    assert any("no gradients are exchanged" in note for note in result.record["topology"]["notes"])
-
-
-@pytest.mark.wide
-def test_with_sgd_weights_averaged_every_step_are_those_of_averaged_gradients(trained):
-    """But for the rounding of the mean, which is that of a weight and not of its way: so the way of all is compared."""
-    single = trained("single")
-    apart = differences(weights(single), weights(trained("local, averaged every step")))
-    way = differences(weights(single, 1), weights(single))
-    assert max(difference.max() for difference in apart.values()) <= BOUND
-    norms = [np.linalg.norm([np.linalg.norm(each) for each in tensors.values()]) for tensors in (apart, way)]
-    assert norms[0] <= 10 * BOUND_OF_WAY * norms[1]
-
-
-def test_ranks_that_average_their_weights_now_and_then_compute_another_update(trained):
-    """Averaged after steps 2 and 4 of 5: not single's weights; and what is saved is the mean, the same on each rank."""
-    result = trained("local")
-    assert set(each(result, "initial_weights_sha256")) == set(each(trained("single"), "initial_weights_sha256"))
-    assert len(set(each(result, "final_weights_sha256"))) == 1
-    apart = differences(weights(trained("single")), weights(result))
-    assert max(difference.max() for difference in apart.values()) > BOUND
-    assert any("not the update of one process" in note for note in result.record["topology"]["notes"])
-    facts = each(result, "facts")[0]
-    assert "weights averaged every 2 steps" in facts["gradient"] and facts["memory_format"] == "channels_last"
-
-
-# --- What a record says of a run of several processes -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", LAUNCHED)
-def test_the_record_is_whole_and_nothing_else_is_left(trained, name):
-    result = trained(name)
-    load(result.run_dir / "record.json")
-    world_size = result.record["topology"]["world_size"]
-    logs = {f"rank{rank}.log" for rank in range(world_size)} | {"launcher.log", "record.json"}
-    saved = {f"rank{rank}-step{step}.npz" for rank in range(world_size) for step in (1, STEPS)}
-    assert {p.name for p in result.run_dir.iterdir()} == logs | saved
-    assert result.stdout.splitlines()[-1] == f"record: {result.run_dir / 'record.json'}"
-
-
-@pytest.mark.parametrize("name", LAUNCHED)
-def test_nothing_is_left_outside_the_runs_folder(trained, name):
-    """Neither the file in which ranks meet, nor one that a strange folder's name led elsewhere."""
-    out = trained(name).out
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
-    assert len(list(out.iterdir())) == 1
-
-
-@pytest.mark.parametrize("name", LAUNCHED)
-def test_a_run_that_ends_well_warns_of_nothing(trained, name):
-    """What stands in a rank's log is read when something is wrong: it must not be there every time."""
-    logs = {
-        path.name: re.sub(r"(?m)^step \d+ of 5, .* GiB\n", "", path.read_text())  # how it went on: on a slow machine
-        for path in trained(name).run_dir.glob("rank*.log")
-    }
-    if (
-        "profiled" in name
-    ):  # torch's profiler says in a form of its own when it begins and ends, and that no GPU is there
-        logs = {
-            log: re.sub(r"(?m)^\w+:[-\d]+ [:\d]+ \d+:\d+ \w+\.cpp:\d+\] .*\n", "", text) for log, text in logs.items()
-        }
-    assert logs and not any(logs.values()), logs
-
-
-@needs_horovod
-def test_what_horovod_takes_from_the_environment_comes_through_its_launcher(trained):
-    """It is asked by a variable for its timeline, in which all gradients are, and for reductions of less than all."""
-    result = trained("horovod x2, tuned, fusion, profiled")
-    for part in result.loaded.samples:
-        spans = [span for span in part.timeline["spans"] if span["lane"] == "communication"]
-        assert sum(span["bytes"] for span in spans) == 4 * part.facts["parameters"]
-        assert len(spans) > 1
-
-
-@pytest.mark.parametrize("name", EVERY_ROW)
-def test_topology_and_samples_fit_together(trained, name):
-    result = trained(name)
-    topology, options = result.record["topology"], (ROWS | SHARED)[name]
-    devices = options["gpus"]
-    assert topology["num_devices"] == devices and topology["global_batch"] == GLOBAL_BATCH
-    assert topology["world_size"] * topology["devices_per_process"] == devices
-    assert each(result, "rank") == list(range(topology["world_size"]))
-    assert len(set(each(result, "pid"))) == topology["world_size"]
-    assert {len(times) for times in each(result, "step_time_s")} == {STEPS - 1}
-    assert topology["loader_workers_total"] == options.get("workers", 0)
-
-
-def test_a_sharded_step_gathers_and_scatters_what_the_formula_says(trained):
-    """Of each block the weights twice and the gradient once; what is in no block is gathered once."""
-    result = trained("fsdp x2, profiled")
-    for part in result.loaded.samples:
-        spans = [span for span in part.timeline["spans"] if span["lane"] == "communication"]
-        sent = {kind: sum(s["bytes"] for s in spans if s["name"].startswith(kind)) for kind in ("gather", "scatter")}
-        once = sum(s["bytes"] for s in spans if s["name"] == "gather the rest")
-        size = 4 * part.facts["parameters"]
-        assert sent == {"gather": 2 * size - once, "scatter": size}
-        assert 0 < once < 0.01 * size and len(spans) == 3 * part.facts["blocks"] + 2
-        assert part.facts["blocks"] == 8  # a resnet18's
-
-
-def test_the_record_holds_the_bucket_size_that_ddp_used(trained):
-    """Read back from the live object: 25 MiB where nobody asked for another."""
-    sizes = {
-        name: each(trained(name), "facts")[0]["bucket_cap_mb"] for name in ("ddp x2", "ddp x2, small buckets, views")
-    }
-    assert list(sizes.values()) == [25.0, 1.0]
-
-
-def test_replicas_in_one_process_share_its_memory_and_the_record_says_so(trained):
-    noted = {
-        name: any(
-            "all of them together" in note for part in each(trained(name), "devices") for note in part[0]["notes"]
-        )
-        for name in ("dp x2", "single", "ddp x2")
-    }
-    assert noted == {"dp x2": True, "single": False, "ddp x2": False}
-
-
-@pytest.mark.parametrize("name", EVERY_ROW)
-def test_no_mode_gets_more_threads_than_single_unless_it_is_said(trained, name):
-    topology = trained(name).record["topology"]
-    assert topology["threads_allowed"] == COMMON["threads"]
-    noted = any("compute threads" in note for note in topology["notes"])
-    assert noted == (topology["threads_total"] > topology["threads_allowed"])
-    assert noted == (topology["num_devices"] > COMMON["threads"])  # a process a device, or a replica in a thread
-
-
-def test_fsdp_takes_the_ordinary_sgd_where_fused_is_a_default_and_refuses_it_where_it_is_asked_for(tmp_path, ranks):
-    """torch has no fused sgd for what fsdp shards."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    words = flags(**SMALL | {"mode": "fsdp", "gpus": 2, "fused": 1, "out": tmp_path / "default"})
-    default = from_arguments(parser.parse_args(words)).labelled(gpu_defaults="fused=1")
-    record = load(launch(resolve_here(default)))
-    assert record.samples[0].facts["fused"] is False
-    asked = ranks.run(tmp_path / "asked", mode="fsdp", gpus=2, fused=1)
-    assert asked.code == 2 and "FUSED=1: torch has no fused sgd" in asked.last_error_line
+def test_every_mode_has_its_rows():
+    assert {row[0]["mode"] for row in TABLE.values()} == set(MODES)

@@ -10,58 +10,26 @@ from bench.cli.actions import verify
 from tests.runs import NARROW, flags, needs_horovod
 
 
-@pytest.fixture(scope="module")
-def verified(ranks):
-    """One verification on the smallest workload, of fewer steps than a person's; sharded modes, which it has too, are
-    compared with one process in test_modes.py."""
+@needs_horovod
+def test_all_modes_agree_and_what_batch_norm_does_is_shown(ranks):
+    """On the smallest workload, of fewer steps than a person's. (Sharded modes: test_modes.py.) dp has one set of
+    statistics; ddp's ranks differ by one step; horovod's drift apart."""
+    options = {"device": "cpu", "image_size": 8, "batch": 4, "modes": "single,dp,ddp,horovod"} | NARROW
     with mock.patch.object(verify, "STEPS", (1, 4)):
-        return ranks.bench(
-            "verify", "--device=cpu", "--image-size=8", "--batch=4", *flags(**NARROW), "--modes=single,dp,ddp,horovod"
-        )
-
-
-@needs_horovod
-def test_all_modes_agree(verified):
-    assert verified.code == 0, verified.stdout + verified.stderr
-    (last,) = verified.stdout.strip().splitlines()[-1:]
-    found = re.fullmatch(r"verify: ok: largest difference (\S+), bound 1e-05", last)
+        done = ranks.bench("verify", *flags(**options))
+    assert done.code == 0, done.stdout + done.stderr
+    found = re.fullmatch(r"verify: ok: largest difference (\S+), bound 1e-05", done.stdout.strip().splitlines()[-1])
     assert found and 0 < float(found[1]) <= verify.BOUND
-
-
-@needs_horovod
-def test_every_pair_is_shown(verified):
     for mode in ("dp", "ddp", "horovod"):
-        rows = [line for line in verified.stdout.splitlines() if line.strip().startswith(f"single – {mode} ")]
-        assert len(rows) == 2, verified.stdout  # without batch norm, and with it
-        assert rows[0].split().count("yes") == 3
-
-
-@needs_horovod
-def test_what_batch_norm_does_is_as_the_text_says(verified):
-    """dp has one set of statistics; ddp's ranks differ by one step; horovod's drift apart."""
-    between = {
-        mode: float(number) for mode, number in re.findall(r"^  (\w+): between ranks (\S+),", verified.stdout, re.M)
-    }
-    assert between["dp"] == 0 < between["ddp"]
-    assert between["ddp"] < between["horovod"]
+        pairs = [line for line in done.stdout.splitlines() if line.strip().startswith(f"single – {mode} ")]
+        assert len(pairs) == 2 and pairs[0].split().count("yes") == 3  # without batch norm, and with it
+    between = dict(re.findall(r"(?m)^  (\w+): between ranks (\S+),", done.stdout))
+    assert float(between["dp"]) == 0 < float(between["ddp"]) < float(between["horovod"])
 
 
 def test_where_no_mode_can_run_nothing_was_shown(ranks, tmp_path):
     done = ranks.bench("verify", "--device=cpu", f"--model={tmp_path}/absent.py:build", "--modes=single,dp")
-    assert done.code == 2 and "verify: ok" not in done.stdout
-    assert "nothing to compare" in done.stderr and "absent.py is not there" in done.stderr
-
-
-@pytest.fixture
-def on_gpus(nvml_stub, tmp_path):
-    """``on_gpus(differences, **stub)``: a verification on GPUs that are not there. No rank is started: by its name each
-    program ends with one weight, so far from single's. Its output, and the programs' configs."""
-
-    def verify_with(differences: dict, *flags: str, **stub) -> tuple[str, dict]:
-        code = ON_GPUS.format(differences=differences, flags=list(flags), out=str(tmp_path))
-        return nvml_stub.run(code, **{"name": "H100"} | stub)
-
-    return verify_with
+    assert done.code == 2 and "verify: ok" not in done.stdout and "absent.py" in done.stderr
 
 
 ON_GPUS = """
@@ -90,28 +58,25 @@ print(json.dumps([said.getvalue(), ran, code]))
 
 
 @pytest.mark.parametrize(
-    ("control", "ddp", "code", "bound"),
-    [(0.0, 9e-6, 0, "1e-05"), (8e-6, 3e-5, 0, "3e-05"), (2e-6, 3e-5, 1, "1e-05"), (1e-3, 3e-4, 1, "1e-04")],
+    ("gpus", "control", "ddp", "code", "bound"),
+    [(4, 0.0, 9e-6, 0, "1e-05"), (4, 8e-6, 3e-5, 0, "3e-05"), (4, 2e-6, 3e-5, 1, "1e-05"), (1, 1e-3, 3e-4, 1, "1e-04")],
 )
-def test_on_gpus_the_bound_is_what_single_does_to_itself_in_passes(on_gpus, control, ddp, code, bound):
-    said, ran, found = on_gpus({verify.PASSES: control, "ddp": ddp}, "--gpus=2")
-    assert found == code and f", bound {bound} (single in 2 passes differs by {control:.1e})" in said, said
+def test_on_gpus_the_bound_is_what_single_differs_by_in_passes(nvml_stub, tmp_path, gpus, control, ddp, code, bound):
+    """GPUs that are not there, and no rank: by its name each program ends with one weight, so far from single's. One
+    GPU is shared by two ranks."""
+    differences, words = {verify.PASSES: control, "ddp": ddp}, ["--gpus=2"] * (gpus > 1)
+    program = ON_GPUS.format(differences=differences, flags=words, out=str(tmp_path))
+    said, ran, found = nvml_stub.run(program, name="H100", count=gpus)
+    assert found == code and f"bound {bound} " in said and f"{control:.1e}" in said, said
     assert ran["single"] == [128, 1, 1, False] and ran[verify.PASSES] == [128, 2, 1, False]
-    assert ran["ddp"] == [128, 1, 2, False]
-
-
-def test_one_gpu_is_shared_by_two_ranks(on_gpus):
-    said, ran, code = on_gpus({}, count=1)
-    assert code == 0 and "One GPU: two ranks share it" in said and ran["ddp"] == [128, 1, 2, True]
-    assert on_gpus({}, count=2)[1]["ddp"] == [128, 1, 2, False]
+    assert ran["ddp"] == [128, 1, 2, gpus == 1]
 
 
 def test_weights_that_are_no_numbers_never_agree():
     """nan compares as false with everything, and a maximum passes over it."""
-    broken = {"w": np.array([np.nan, 1.0])}
 
     class Snapshot(dict):
         files = ("w",)
 
-    difference = verify.largest(Snapshot(broken), Snapshot(broken))
-    assert not max(0.0, difference) <= verify.BOUND
+    broken = Snapshot(w=np.array([np.nan, 1.0]))
+    assert not max(0.0, verify.largest(broken, broken)) <= verify.BOUND

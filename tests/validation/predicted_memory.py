@@ -17,7 +17,7 @@ from bench.measure.environment import collect_machine
 from bench.predict.memory.plan import of_devices
 from bench.profile.memory_parts import WORKSPACE
 from bench.record.view import Record
-from tests.multiprocess.several_runs import Ranks
+from tests.multiprocess import ranks
 
 MIB = 2**20
 ALIKE = {"image_size": 16, "batch": 16, "memory": 1}
@@ -72,19 +72,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     path, rows = parser.parse_args().json, []
     with tempfile.TemporaryDirectory() as folder:
-        ranks = Ranks(Path(folder))
-        try:
-            for i, row in enumerate(ROWS):
-                result = ranks.run(Path(folder) / f"run{i}", **ALIKE | row)
-                if result.code:
-                    raise SystemExit(result.stderr)
-                pairs = compared(result.loaded)
-                (predicted, measured) = max(pairs, key=off_by)
-                rows.append({"options": ALIKE | row, "processes": len(pairs), "command": result.loaded.command,
-                             "predicted_mib": in_mib(predicted), "measured_mib": in_mib(measured)})  # fmt: skip
-                print(rows[-1], flush=True)
-        finally:
-            ranks.close()
+        for i, row in enumerate(ROWS):
+            result = ranks.run(Path(folder) / f"run{i}", **ALIKE | row)
+            if result.code:
+                raise SystemExit(result.stderr)
+            pairs = compared(result.loaded)
+            (predicted, measured) = max(pairs, key=off_by)
+            rows.append({"options": ALIKE | row, "processes": len(pairs), "command": result.loaded.command,
+                         "predicted_mib": in_mib(predicted), "measured_mib": in_mib(measured)})  # fmt: skip
+            print(rows[-1], flush=True)
     table = {"environment": collect_machine(), "rows": rows}
     if path:
         path.write_text(json.dumps(table, indent=1) + "\n")
