@@ -2,16 +2,13 @@
 
 from bench.config.options import RunConfig
 from bench.tasks.inference.rank import Plan, head, read_plan
-from bench.tasks.network.plan import Plan as Messages
 
 
 def test_a_plan_is_read_again_and_tells_the_errand():
     plan = Plan("folder", "latest.pt", "cifar10", 3, ("a", "b", "c"))
-    assert read_plan(plan.text()) == plan
     config = RunConfig().labelled(probe=plan.text())
-    assert config.task == "predict" and config.leaves == "predictions.csv"
-    assert RunConfig().task == "train"
-    assert RunConfig().labelled(probe=Messages((4096,), 3, 1.0).text()).task == "network"
+    assert read_plan(plan.text()) == plan and (config.task, config.leaves) == ("predict", "predictions.csv")
+    assert (RunConfig().task, RunConfig().leaves) == ("train", "record.json")
 
 
 def test_the_columns_are_as_many_as_there_are_classes_and_five_at_the_most():
