@@ -1,20 +1,17 @@
 """`bench compare` and its sisters: real modes in real rounds, at the smallest size.
 
-Their runs share processes (several_runs.py). As a person runs it, with a launch for each of its runs: ``-m wide``, and
-over two machines (test_several_machines.py).
+Their runs share processes (several_runs.py). As a person runs it, over two machines: test_several_machines.py.
 """
 
-import functools
 import importlib.util
 import re
-import statistics
 
 import pytest
 
 from bench.analysis.suite import suite_of
 from bench.record.read import find_records
 from bench.record.view import Record
-from tests.runs import SMALL, TINY, bench, flags, needs_horovod, without_horovod
+from tests.runs import SMALL, TINY, flags, needs_horovod
 
 SIZE = {k: v for k, v in SMALL.items() if k != "baselines"} | {"steps": 3}
 
@@ -38,9 +35,7 @@ def modes(request):
 @pytest.fixture
 def suite(ranks):
     """``suite(command, out, …)``: one command with SIZE's options and these."""
-    return lambda command, out, **options: ranks.bench(
-        *command.split(), *flags(**SIZE | options), "--out", out, out=out
-    )
+    return lambda words, out, **options: ranks.bench(*words.split(), *flags(**SIZE | options), "--out", out, out=out)
 
 
 def records_of(out) -> list[Record]:
@@ -55,7 +50,7 @@ def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path, suite,
     assert result.code == 0, result.stderr
     (folder,) = tmp_path.iterdir()
     assert result.stdout.splitlines()[-1] == f"report: {folder / 'report.html'}"
-    assert "preview: fewer than 3 rounds" in result.stdout and "parity certificate: fair" in result.stdout
+    assert "parity certificate: fair" in result.stdout
     counted = suite_of(folder.name, records_of(folder))  # beside other tests a disturbed round may be repeated
     assert set(counted.programs) == {*modes, "independent"} and counted.rounds == [0, 1]
     records = [record for program in counted.programs.values() for record in program.records]
@@ -66,47 +61,34 @@ def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path, suite,
     assert "<svg" in (folder / "report.html").read_text()
 
 
-@pytest.fixture(params=["shared processes", pytest.param("launches of its own", marks=pytest.mark.wide)])
-def command(request, ranks, tmp_path_factory):
-    """``command("compare", …)``: `bench` without Horovod."""
-    if request.param == "shared processes":
-        request.getfixturevalue("no_horovod")
-        return ranks.bench
-    env = without_horovod(tmp_path_factory.mktemp("hide"))
-    return functools.partial(bench, env=env, timeout=560)
+def flagged(text: str) -> bool:
+    return "NOT A FAIR COMPARISON" in text
 
 
-def test_strict_refuses_an_unfair_comparison_after_one_round(tmp_path, command):
+def test_strict_refuses_an_unfair_comparison_after_one_round(tmp_path, suite, ranks, no_horovod):
     """Two processes cannot share one thread: dp and single get one, ddp two. What is made of its records later is
     flagged."""
-    options = SIZE | {"gpus": 2, "threads": 1, "strict": 1, "rounds": 3}
-    result = command("compare", *flags(**options), "--out", tmp_path, out=tmp_path)
-    assert result.code == 2
-    assert "STRICT=1: NOT A FAIR COMPARISON: threads in total" in result.last_error_line
+    result = suite("compare", tmp_path, gpus=2, threads=1, strict=1, rounds=3)
+    assert result.code == 2 and "STRICT=1" in result.last_error_line and flagged(result.last_error_line)
     records = records_of(tmp_path)  # they stay
     assert {record.program for record in records} >= {"single", "dp", "ddp"}
     assert {record.label.round for record in records} == {0}  # and no further round was run
-    said = command("report", tmp_path)
-    assert said.code == 0 and "NOT A FAIR COMPARISON" in (tmp_path / "report.html").read_text(), said.stderr
-    drawn = command("report", tmp_path, "--format=plots")
+    assert ranks.bench("report", tmp_path).code == 0 and flagged((tmp_path / "report.html").read_text())
+    assert ranks.bench("report", tmp_path, "--format=plots").code == 0
     (picture,) = tmp_path.rglob("ratios.svg")
-    assert drawn.code == 0 and "NOT A FAIR COMPARISON" in picture.read_text()
+    assert flagged(picture.read_text())
 
 
 def test_a_replayed_unfairness_moves_the_verdict_and_is_flagged_everywhere(tmp_path, suite):
     """One loader for two devices: dp waits twice as long as ddp, whose ranks have one each. The storage is so slow that
     the wait is the longest part of a step on a busy machine, too."""
-    result = suite("compare", tmp_path, gpus=2, rounds=2, replay="dp-workers", steps=4, storage_ms=150)
+    result = suite("compare", tmp_path, gpus=2, rounds=1, replay="dp-workers", steps=4, storage_ms=150)
     assert result.code == 0, result.stderr
-    assert "loader workers in total" in result.stdout and "NOT A FAIR COMPARISON" in result.stdout
     (folder,) = tmp_path.iterdir()
-    assert "NOT A FAIR COMPARISON" in (folder / "report.html").read_text()
-    assert "NOT A FAIR COMPARISON" in (folder / "pictures" / "replay.svg").read_text()
-    throughput = {}
-    for record in records_of(tmp_path):
-        throughput.setdefault(record.program, []).append(record.throughput)
-    medians = {program: statistics.median(values) for program, values in throughput.items()}
-    assert medians["unfair: dp"] < 0.8 * medians["fair: dp"]
+    page, picture = (folder / "report.html").read_text(), (folder / "pictures" / "replay.svg").read_text()
+    assert flagged(result.stdout) and flagged(page) and flagged(picture)
+    throughput = {record.program: record.throughput for record in records_of(tmp_path)}
+    assert throughput["unfair: dp"] < 0.8 * throughput["fair: dp"]
 
 
 def test_a_breakdown_has_phases_exposed_communication_and_a_timeline(tmp_path, suite, modes):
@@ -120,32 +102,22 @@ def test_a_breakdown_has_phases_exposed_communication_and_a_timeline(tmp_path, s
             assert {"phase", "compute"} <= lanes
             assert ("communication" in lanes) == (len(record.samples) > 1)
     (folder,) = tmp_path.iterdir()
-    names = {path.stem for path in (folder / "pictures").iterdir()}
-    assert {"step", "timeline"} <= names
+    assert {"step", "timeline"} <= {path.stem for path in (folder / "pictures").iterdir()}
 
 
 def test_scaling_runs_weak_and_strong(tmp_path, suite, modes):
     result = suite("compare scaling", tmp_path, max_gpus=2, rounds=1, steps=2)
     assert result.code == 0, result.stderr
-    assert "no interval" in " ".join(result.stdout.split())
     (page,) = tmp_path.rglob("report.html")
-    assert "preview: n = 1" in page.read_text()
+    assert "n = 1" in page.read_text()
     assert {record.config.mode for record in records_of(tmp_path)} == {*modes, "independent"}
-    kinds = {path.name.partition("-")[0] for path in tmp_path.iterdir()}
-    assert kinds == {"weak", "strong"}
     batches = {
-        (kind, record.config.num_devices, record.global_batch)
-        for kind in kinds
-        for folder in tmp_path.glob(f"{kind}-*")
+        (folder.name.partition("-")[0], record.config.num_devices, record.global_batch)
+        for folder in tmp_path.iterdir()
+        if folder.is_dir()
         for record in records_of(folder)
     }
     assert batches == {("weak", 1, 6), ("weak", 2, 12), ("strong", 1, 12), ("strong", 2, 12)}
-
-
-def test_an_unwritable_folder_is_one_line(tmp_path, suite):
-    (tmp_path / "file").write_text("")
-    result = suite("compare", tmp_path / "file", gpus=2, quick=1)
-    assert result.code == 2 and "cannot be written to" in result.last_error_line
 
 
 def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path, ranks, modes):
@@ -153,7 +125,7 @@ def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path, ranks, modes):
     result = ranks.bench("compare", "accuracy", *flags(**options, seeds=2, seed=5), "--out", tmp_path, out=tmp_path)
     assert result.code == 0, result.stderr
     said = " ".join(result.stdout.split())
-    assert said.index("margin, fixed in advance: ±1 percentage point") < said.index("round 1 of 2")
+    assert said.index("±1 percentage point") < said.index("round 1 of 2")  # the margin, in advance
     progress = re.compile(r"(?m)^.*: step \d+ of .*$")  # on a slow machine
     assert "parity certificate: fair" in said and "images/s" not in progress.sub("", result.stdout)
     (folder,) = tmp_path.iterdir()
@@ -166,20 +138,20 @@ def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path, ranks, modes):
     assert all(record.epochs[-1]["images"] == 360 and record.accuracy["target"] == 0.98 for record in records)
     assert not list(folder.rglob("*.pt"))  # no checkpoints
     assert {path.name for path in (folder / "pictures").iterdir()} == {"accuracy.svg"}
-    assert "Do all modes reach the same accuracy?" in (folder / "report.html").read_text()
+    assert "<svg" in (folder / "report.html").read_text()
 
 
 def test_a_sweep_of_training_options(tmp_path, suite):
     """With dp, which is not compiled: a compiler takes minutes. bf16 runs where the processor has it, and is left out
-    with a sentence where it has not. As many rounds as it takes, and no time for more than one."""
+    with its option where it has not. As many rounds as it takes, and no time for more than one."""
     result = suite("sweep", tmp_path, mode="dp", gpus=2, rounds="auto", max_minutes=0.01)
     assert result.code == 0, result.stderr
-    records = {record.program: record for record in records_of(tmp_path)}
+    (folder,) = tmp_path.iterdir()
+    assert suite_of(folder.name, records_of(folder)).rounds == [0]
+    records = {record.program: record for record in records_of(folder)}
     assert "dp" in records and records["dp channels_last=1"].config.channels_last
     assert {(r.label.looks, r.label.limit_minutes) for r in records.values()} == {("4,8,16,32,64", 0.01)}
-    ended = ("leaves no time for another round after round 1", "round 1 stays disturbed")  # beside other tests
-    assert any(words in " ".join(result.stdout.split()) for words in ended)
     said = " ".join(result.stdout.split())
     for program in ("dp precision=bf16", "dp channels_last=1 precision=bf16"):
-        assert (program in records) != (f"left out: {program}: PRECISION=bf16: this CPU" in said)
+        assert (program in records) != (f"left out: {program}: PRECISION=bf16" in said)
     assert "parity certificate: fair" in said

@@ -47,10 +47,7 @@ def test_data_parallel_trains_as_one_device_does(tmp_path):
     assert same(trained(tmp_path / "single", "single.py"), trained(tmp_path / "dp", "dp.py"))
 
 
-def test_ddp_trains(ddp):
+@pytest.mark.parametrize("other", [None, pytest.param("hvd.py", marks=needs_horovod)])
+def test_ddp_trains_and_horovod_does_so_too(other, tmp_path, ddp):
     assert list(ddp) == ["0.weight", "0.bias", "3.weight", "3.bias"]
-
-
-@needs_horovod
-def test_horovod_trains_as_ddp_does(ddp, tmp_path):
-    assert same(ddp, trained(tmp_path / "hvd", "hvd.py", *HOROVODRUN))
+    assert other is None or same(ddp, trained(tmp_path / "hvd", other, *HOROVODRUN))

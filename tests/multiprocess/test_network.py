@@ -4,7 +4,7 @@ import time
 
 import psutil
 
-from bench.cli.actions import report
+from bench import __main__ as cli
 from bench.process.heartbeat import read_status
 from bench.record.read import find_records
 from bench.tasks.network import record as network_record
@@ -15,34 +15,28 @@ from tests.multiprocess.broken import GONE_WITHIN
 from tests.runs import finish, left_behind, needs_horovod, start
 
 LABEL = "two processes, a made-up label"
-LIMIT_S = 20
+LIMIT_S = 15
 
 
 @needs_horovod
 def test_gloo_and_horovod_between_two_processes(tmp_path, capsys, copied_python):
-    words = ("--sizes=4KiB,64KiB,1MiB", "--repeats=6", "--max-minutes=30", "--timeout=200", "--device=cpu")
+    words = ("--sizes=4KiB,64KiB", "--repeats=6", "--max-minutes=30", "--timeout=200", "--device=cpu")
     done = runs.bench("network", "--gpus=2", *words, "--out", tmp_path, env={"BENCH_NETWORK": LABEL}, out=tmp_path)
     assert done.code == 0, done.stderr
     records, refused = network_record.find(tmp_path)
     assert refused == [] and [record.backend for record in records] == ["gloo", "horovod"]
     assert find_records(tmp_path, needed=False) == ([], [])  # no table of runs, no pool, sees them
-    for series in result.series_of(records):
-        sizes = [times.nbytes for times in series.operation.times]
-        assert sizes == [2**12, 2**16, 2**20] and series.operation.left_out == []
-        assert all(len(times.seconds) == 6 and min(times.seconds) > 0 for times in series.operation.times)
-        assert series.title in done.stdout and series.fit
-    assert [series.operation.name for series in result.series_of(records)] == ["ping_pong", "all_reduce", "all_reduce"]
-    assert f"2 processes, {LABEL}" in done.stdout
+    series = result.series_of(records)
+    assert [each.operation.name for each in series] == ["ping_pong", "all_reduce", "all_reduce"]
+    for each in series:
+        assert [times.nbytes for times in each.operation.times] == [2**12, 2**16] and each.operation.left_out == []
+        assert all(len(times.seconds) == 6 and min(times.seconds) > 0 for times in each.operation.times)
+        assert each.title in done.stdout
     (picture,) = tmp_path.glob("*/pictures/network.svg")
-    assert LABEL in picture.read_text()
-
-    class Asked:
-        records, format, by, out = str(tmp_path), None, None, None
-
-    assert report.run(Asked) == 0  # as `bench report`
+    assert LABEL in done.stdout and LABEL in picture.read_text()
+    assert cli.main(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text()
-    assert LABEL in page and records[0].suite in page and "bus bandwidth" in page
-    assert f"2 processes, {LABEL}" in capsys.readouterr().out
+    assert LABEL in page and records[0].suite in page and LABEL in capsys.readouterr().out
 
 
 def test_a_rank_that_is_stopped_is_named_and_nothing_is_left(tmp_path, forked_programs):
@@ -50,20 +44,16 @@ def test_a_rank_that_is_stopped_is_named_and_nothing_is_left(tmp_path, forked_pr
     words = ("--backends=gloo", "--sizes=4KiB,64KiB", "--repeats=1000", f"--timeout={LIMIT_S}", "--device=cpu")
     words = ("network", "--gpus=2", *words, "--out", tmp_path)
     process = start(*words, module=hangs.__name__, copies=forked_programs)
-    runs.wait_for(
-        lambda: all((beat := at(tmp_path, rank)) and beat.step > 2 for rank in (0, 1)), "both ranks send", 300
-    )
-    psutil.Process(at(tmp_path, 1).pid).suspend()
+
+    def beats() -> list:
+        return [read_status(folder, rank) for folder in tmp_path.glob("network-*/*/") for rank in (0, 1)]
+
+    runs.wait_for(lambda: beats() and all(beat and beat.step > 2 for beat in beats()), "both ranks send", 300)
+    psutil.Process(beats()[1].pid).suspend()
     since = time.monotonic()
     done = finish(process, tmp_path, timeout=200)
     assert done.code == 1 and time.monotonic() - since > LIMIT_S - 1
-    assert "gloo: rank 1 stopped by a signal (SIGSTOP)" in done.last_error_line
+    assert "rank 1" in done.last_error_line and "SIGSTOP" in done.last_error_line
     assert left_behind(process.pid, within=GONE_WITHIN) == [] and network_record.find(tmp_path) == ([], [])
     (failed,) = find_records(tmp_path)[0]
-    assert failed.failure["kind"] == "hung" and failed.label.study == "network"
-
-
-def at(out, rank: int):
-    """A rank's heartbeat; None before it has one."""
-    folders = list(out.glob("network-*/*/"))
-    return read_status(folders[0], rank) if folders else None
+    assert (failed.failure["kind"], failed.failure["rank"]) == ("hung", 1) and failed.label.study == "network"
