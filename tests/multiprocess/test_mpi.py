@@ -86,13 +86,6 @@ def test_joined_ranks_that_break(tmp_path, fault, kind):
     assert files(result.run_dir) == LOGS | {"record.json"}
 
 
-def test_joined_options_that_differ(tmp_path):
-    """Two programs in one mpirun: they are found before anything runs, and nothing is left."""
-    second = [":", "-np", "1", sys.executable, "-m", *joined(tmp_path), "--seed=9"]
-    result = finish(start(1, "-m", *joined(tmp_path), *second), tmp_path, timeout=WITHIN)
-    assert result.code == 2 and "SEED=9" in result.stderr and not list(tmp_path.iterdir()), result.stderr
-
-
 def test_mpirun_is_interrupted(tmp_path):
     result = ended_by(start(2, "-m", *joined(tmp_path, **ENDLESS)), signal.SIGINT, tmp_path)
     assert result.loaded.failure["kind"] == "interrupted", result.stderr

@@ -1,6 +1,5 @@
 """bench/launch: each engine's command is a pure function of the config; a request that cannot be met starts nothing."""
 
-import importlib.metadata
 import importlib.util
 import itertools
 import json
@@ -243,13 +242,6 @@ def test_ranks_on_one_gpu_are_told_to_talk_nccl_where_theirs_can(torchs_nccl, mo
     assert devices.device_variables(shared) == {}
 
 
-def test_the_installed_torch_says_which_nccl_it_has():
-    """As its metadata does, where it came with a wheel of it."""
-    nccl.version.cache_clear()
-    found = [d.version for d in importlib.metadata.distributions() if d.metadata["Name"].startswith("nvidia-nccl-")]
-    assert [".".join(map(str, nccl.version()))] == found if found else True
-
-
 DRIVER = """
 import ctypes, json, os
 from bench.cli.actions import joined
@@ -375,15 +367,6 @@ def test_the_killed_rank_is_named_before_those_that_complain_about_it(tmp_path):
     for words in ("  what():  CUDA error: an illegal memory access", "ProcessGroupNCCL's watchdog got stuck"):
         (tmp_path / "rank1.log").write_text(f"step 3\n{words}\nAborted\n")
         assert words.strip() in str(supervise.diagnose(1, nodes, tmp_path))
-
-
-def test_the_first_error_is_the_cause(tmp_path):
-    leave(tmp_path, 0, 2.0, "RuntimeError: Connection closed by peer")
-    leave(tmp_path, 1, 1.0, "ValueError: first")
-    error = supervise.diagnose(1, [Node(Placement(range(2)), tmp_path)], tmp_path)
-    failure = error.failure
-    assert (failure["rank"], failure["kind"], failure["traceback"]) == (1, "raised", "trace of 1")
-    assert "ValueError: first" in failure["message"] and str(tmp_path / "rank1.log") in str(error)
 
 
 @pytest.mark.parametrize("last", ["", "no such option: --x"])
