@@ -16,7 +16,7 @@ MBIT = 1e6 / 8  # bytes per second
     "ddp", pytest.param("zero1", marks=pytest.mark.wide), pytest.param("fsdp", marks=pytest.mark.wide),
     pytest.param("horovod", marks=[pytest.mark.wide, needs_horovod]),
 ])  # fmt: skip
-def test_two_nodes_wait_and_send_for_real(mode, tmp_path):
+def test_two_nodes_wait_and_send_for_real(mode, tmp_path, copied_python):
     """20 MB over links of 1 Gbit/s, half as fast by the dilation: from the moment when the first gradient is there on,
     a step cannot be shorter than what is to be sent takes, and no wait is left out. Rank 0's one more step has its
     timeline: it waits as long as the profile computes, and every gradient is sent meanwhile."""
