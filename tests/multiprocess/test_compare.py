@@ -82,7 +82,7 @@ def test_strict_refuses_an_unfair_comparison_after_one_round(tmp_path, suite, ra
 def test_a_replayed_unfairness_moves_the_verdict_and_is_flagged_everywhere(tmp_path, suite):
     """One loader for two devices: dp waits twice as long as ddp, whose ranks have one each. The storage is so slow that
     the wait is the longest part of a step on a busy machine, too."""
-    result = suite("compare", tmp_path, gpus=2, rounds=1, replay="dp-workers", batch=3, storage_ms=150)
+    result = suite("compare", tmp_path, gpus=2, rounds=1, replay="dp-workers", batch=3, storage_ms=100)
     assert result.code == 0, result.stderr
     (folder,) = tmp_path.iterdir()
     page, picture = (folder / "report.html").read_text(), (folder / "pictures" / "replay.svg").read_text()
