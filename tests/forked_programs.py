@@ -92,19 +92,3 @@ def start(module: str, argv: list[str], environment: dict, log: Path) -> subproc
     with log.open("ab") as file:
         command = [os.environ["TESTS_PYTHON"], "-m", module, *argv]
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-
-
-# --- Until tests/multiprocess starts ranks by itself ------------------------------------------------------------------
-
-PLACE = "TESTS_PYTHON"
-
-
-def start_ranks(module: str, argv: list[str], num_ranks: int, environment: dict, log: Path, meeting):
-    """``start`` as every rank of a run, in a process that ends with them."""
-    names = ["RANK", "LOCAL_RANK", *(["HOROVOD_RANK", "HOROVOD_LOCAL_RANK"] if meeting else [])]
-    program = shlex.join([os.environ[PLACE], "-m", module, *argv])
-    ranks = ["env " + " ".join(f"{name}={rank}" for name in names) + f" {program}" for rank in range(num_ranks)]
-    script = "".join(f"{rank} & pids+=($!); " for rank in ranks) + 'for pid in "${pids[@]}"; do wait $pid; done'
-    variables = {**environment, "WORLD_SIZE": str(num_ranks), **(meeting.variables() if meeting else {})}
-    with log.open("ab") as file:
-        return subprocess.Popen(["bash", "-ec", script], env=variables, stdout=file, stderr=file)

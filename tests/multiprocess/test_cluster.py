@@ -99,7 +99,7 @@ def test_enter_says_what_it_cannot_do(cluster):
     result = cluster("".join(f"{command}; echo $?; " for command in asked) + again)
     assert result.stdout.split() == ["255", "255", "1"] and "'node9'" in result.stderr
     assert result.code == 2  # no cluster in a cluster
-    assert runs.finish(runs.start("node1", "true", module="bench.launch.cluster.enter")).code == 255  # nor outside
+    assert runs.finish(runs.start("node1", "true", module="bench.cluster.enter")).code == 255  # nor outside
 
 
 # The command says what it is told, and takes its time to end; a child of it leaves its session.

@@ -135,7 +135,7 @@ def test_what_breaks_is_named_with_its_machine_and_nothing_is_left_on_any(
 @pytest.mark.parametrize("mode", ["ddp", pytest.param("horovod", marks=runs.needs_horovod)])
 @pytest.mark.parametrize("comes_back", [False, True])
 def test_elastic_goes_on_when_a_machine_is_lost(scene, mode, comes_back, tmp_path):
-    enter, around = f"{sys.executable} -m bench.launch.cluster.enter {{host}}", tmp_path / "around.sh"
+    enter, around = f"{sys.executable} -m bench.cluster.enter {{host}}", tmp_path / "around.sh"
     if comes_back:  # the second machine does not see the run's folder, nor the checkpoint in it
         (tmp_path / "out").mkdir()
         around.write_text(f'exec unshare --mount sh -c \'mount -t tmpfs none {tmp_path}/out && exec "$@"\' sh "$@"')

@@ -157,11 +157,11 @@ def test_the_primary_measure_comes_first_with_its_interval():
 
 def test_a_lab_is_fair_but_for_what_it_studies_and_another_comparison_with_a_mistake_is_not():
     certificate = result_of("no-reshuffle").certificate
-    assert certificate.fair and "mistakes made on purpose" in [fact.name for fact in certificate.inherent]
+    assert certificate.fair and "injected mistakes" in [fact.name for fact in certificate.inherent]
     programs = {mode: options | {"mistake": "gradient-sum"} for mode, options in records.compare_programs().items()
                 if mode in ("ddp", "horovod")}  # fmt: skip
     facts = certify(records_of(records.suite("compare", programs, rounds=2))).differences
-    assert [fact.name for fact in facts] == ["mistakes made on purpose"]
+    assert [fact.name for fact in facts] == ["injected mistakes"]
 
 
 def test_a_run_that_hung_is_a_result_and_no_failed_run():

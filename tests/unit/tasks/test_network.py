@@ -243,7 +243,7 @@ def test_the_page_shows_the_newest_of_each_network_and_an_older_one_as_a_line():
 
 def test_the_picture_says_where_what_how_sure_and_whether_it_was_disturbed():
     made = {"ranks": 4, "nodes": ("n1", "n2"), "label": "a label"}
-    assert result.standing([networks.record(**made)])[0] == "4 processes, 2 nodes × 2 devices (n1, n2), a label"
+    assert result.provenance_lines([networks.record(**made)])[0] == "4 processes, 2 nodes × 2 devices (n1, n2), a label"
     assert result.disturbed([networks.record()]) == []
     said = text_of(result.draw(networks.both(label="a slow link", others=0.5)))
     for words in ("2 processes, a slow link", "Gloo, all-reduce: alpha", "ns per byte", "Horovod over Gloo", "n = 10",
