@@ -86,7 +86,7 @@ def test_every_study_is_here_and_each_picture_names_machine_versions_and_rounds(
         assert drawn[name]
         for figure in drawn[name].values():
             said = text_of(figure)
-            for words in ("Test(R) Processor 3.0", "torch 2.9.0", f"{workers} CPU workers", "n = 3"):
+            for words in ("Test(R) Processor 3.0", "torch 2.9.0", f"{workers} CPU processes", "n = 3"):
                 assert words in said, (name, words)
 
 
@@ -111,7 +111,7 @@ def test_an_unfair_comparison_is_flagged_in_every_picture_and_a_fair_one_in_none
     for figure in figures.values():
         said = text_of(figure)
         assert "NOT A FAIR COMPARISON: gradient compression" in said
-        assert "4× Test GPU 80GB" in said and "CPU workers" not in said
+        assert "4× Test GPU 80GB" in said and "CPU processes" not in said
     flagged = [pair for pair in compare_suite(suite).pairs if "ddp" in (pair.a, pair.b)]
     assert text_of(figures["ratios"]).count("[not a fair comparison]") == len(flagged) > 0
     assert style.flag(None) == ""
