@@ -66,7 +66,7 @@ def waiting(cluster, tmp_path_factory, forked_programs):  # noqa: F811
 
 
 @runs.needs_horovod
-def test_a_run_over_two_machines_is_one_record_with_the_logs_of_all_ranks(scene, copied_python):
+def test_a_run_over_two_machines_is_one_record_with_the_logs_of_all_ranks(waiting, scene, copied_python):
     """By torchrun: the comparison below."""
     told = scene("untouched", mode="horovod", steps=3, timeout=200)
     assert told["code"] == 0, told
@@ -101,13 +101,13 @@ def test_compare_over_two_machines_leaves_out_what_one_process_cannot_have(clust
 @pytest.mark.parametrize(
     ("name", "given", "code", "failure", "named"),
     [
-        ("link_down", {}, 1, {"kind": "hung"}, ["node1", "node2"]),
-        ("untouched", HANGING, 1, {"kind": "hung", "rank": 1}, ["rank 1", "node2"]),
         ("node_killed", {}, 1, {"rank": 1}, ["rank 1", "node2"]),
         ("ctrl_c", {}, 130, {"kind": "interrupted"}, []),
         ("first_killed", {}, -signal.SIGKILL, {}, []),
+        ("link_down", {}, 1, {"kind": "hung"}, ["node1", "node2"]),
+        ("untouched", HANGING, 1, {"kind": "hung", "rank": 1}, ["rank 1", "node2"]),
     ],
-    ids=["link down", "a hang", "machine gone", "Ctrl-C", "bench killed"],
+    ids=["machine gone", "Ctrl-C", "bench killed", "link down", "a hang"],
 )
 @BOTH
 def test_what_breaks_is_named_with_its_machine_and_nothing_is_left_on_any(
