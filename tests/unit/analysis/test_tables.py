@@ -98,10 +98,10 @@ def test_a_verdict_that_stands_alone_and_not_together_is_told():
     rows = {row[0]: row for row in tables.pairs_grid(result).rows}
     assert rows["ddp / single"][-2:] == ["faster", "no"] and rows["horovod / single"][-2:] == ["slower", "yes"]
     assert rows["ddp / dp"][-2:] == ["no difference", ""]
-    assert "7 of 8" in result.together() and "ddp / single" in result.together()
+    assert "7 of 8" in result.holm_summary() and "ddp / single" in result.holm_summary()
     two = {mode: programs[mode] for mode in ("single", "ddp")}
     alone = compare_suite(records.suite("compare", two, rounds=8))
-    assert tables.pairs_grid(alone).rows[0][-2:] == ["faster", "yes"] and alone.together() == ""
+    assert tables.pairs_grid(alone).rows[0][-2:] == ["faster", "yes"] and alone.holm_summary() == ""
 
 
 # --- memory by what it is for -------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_a_step_or_a_model_that_is_too_large_is_one_line():
     workload = load_workload(config(context=2**20, per_device_batch=4), torch.device("cpu"))
     with refuses("BATCH", "CONTEXT"):
         workload.load(None, print)
-    with refuses("LAYERS", "WIDTH"):  # before it is built
+    with refuses("NUM_LAYERS", "EMBED_DIM"):  # before it is built
         build(config(layers=200, width=20_000, heads=100), 256)
 
 
