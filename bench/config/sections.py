@@ -264,7 +264,7 @@ class Files:
 class Besides:
     """Progress, validation, checkpoints, trackers."""
 
-    print_every: int | None = option(None, "print progress every N steps (default: every 5 s and 10th of the steps)",
+    print_every: int | None = option(None, "print progress every N steps (default: every 5 s and 20th of the steps)",
         minimum=1, advanced=True)
     evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED", trains=True)
     target: float | None = option(None,
