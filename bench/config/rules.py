@@ -41,7 +41,8 @@ def periodic(c) -> bool:
     return parse_schedule(c.schedule)[0] in PERIODIC
 
 
-# fmt: off Options -> whether they have an effect, their requirement, and the option that determines it.
+# fmt: off
+# Options -> whether they have an effect, their requirement, and the option that determines it.
 NEEDS = {
     "lr_warmup_epochs checkpoint checkpoint_steps ema swa keep replicas target": (lambda c: c.epochs, "EPOCHS", ""),
     "epochs evaluate": (lambda c: not MODES[c.mode].baseline, "a mode that trains a model", "mode"),
@@ -82,7 +83,7 @@ EXCLUDES = {
     "share_gpu": ("gpu_ids", "all ranks use the first visible GPU: choose it with CUDA_VISIBLE_DEVICES"),
     "hosts": ("gpu_ids", "GPU indices apply to one machine: set CUDA_VISIBLE_DEVICES on each"),
     "mistake": ("resume evaluate", "a mistake is injected only into a run that trains from the start"),
-    "elastic": ("replicas profile memory watch snapshots mistake", "losing a rank loses part of what they record"),
+    "elastic": ("replicas profile memory watch snapshots mistake", "the data of a lost rank would be missing"),
 }
 # fmt: on
 

@@ -267,7 +267,7 @@ def setup_command(gpus: list[Gpu]) -> str:
     told = [tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus if gpu.compute_capability]
     driver = torch_build.Driver("", nvml.cuda_version(), tuple(told))
     builds = torch_build.fitting(driver, torch_build.versions(torch_build.LOCK.read_text())["torch"])
-    return f"`make setup TORCH={builds[0]}`, " if builds else ""
+    return f"run `make setup TORCH={builds[0]}`, " if builds else ""
 
 
 def runs_on(compiled: list[str], capability: str) -> bool:

@@ -4,8 +4,8 @@ The result is one dict per device, with the timeline, the peaks and the reason f
 summed over devices. GiB is 2**30 bytes. On a GPU:
     nvml_device      memory of all processes on the GPU, as the driver sees it; its peak is the highest sample
     nvml_process     this process's share: CUDA context, libraries' buffers and all of torch_reserved; likewise
-    torch_reserved   memory that torch's allocator took from the driver; its peak is exact, not sampled torch_allocated
-    the part of that which tensors fill; its peak is exact
+    torch_reserved   memory that torch's allocator took from the driver; its peak is exact, not sampled
+    torch_allocated  the part of that which tensors use; its peak is exact
                      (both over the timed steps only: cuDNN's trials in earlier steps take more than a step needs)
 On a CPU, where memory is the host's:
     pss              this process and its loader workers, a page shared by n processes counting 1/n to each; its peak is

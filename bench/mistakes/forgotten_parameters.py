@@ -19,8 +19,8 @@ LOST = (
 
 @mistake(
     "parameters that no optimizer trains",
-    "they stay as they were at the start, while their gradients are computed and exchanged",
-    "give the optimizer all parameters, once the model is whole; freeze the others by requires_grad_(False)",
+    "they keep their initial values, although their gradients are computed and exchanged",
+    "pass all parameters of the complete model to the optimizer; freeze the others with requires_grad_(False)",
     needs="parameters",
     case="wrong/forgotten_added_layer",
 )

@@ -30,7 +30,7 @@ RATIO = Measure("exchanged gradient over the mean of the ranks' own", of_observe
     requires=(SEVERAL_DEVICES, PLAIN_EXCHANGE),
     lab=Lab(
         "How long is a step when gradients are summed over ranks?",
-        "What trained well on one device diverges or learns worse on several, and is fixed by an LR divided by N.",
+        "A training that worked on one device diverges or learns worse on several; an LR divided by N fixes it.",
         (RATIO, LOSS, METRIC),
         changes=("gradient",),
         shows="train_loss",

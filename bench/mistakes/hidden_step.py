@@ -3,8 +3,8 @@ from bench.mistakes.base import mistake, numbers
 
 @mistake(
     "broadcast_optimizer_state with no broadcast_parameters after it",
-    "where the optimizer has no state yet, Horovod takes a step with zero gradients; weight decay makes that step move "
-    "the weights of all ranks but the one that read the file",
+    "if the optimizer has no state yet, Horovod takes a step with zero gradients; with weight decay that step changes "
+    "the weights of all ranks except the one that read the file",
     "call broadcast_optimizer_state first and broadcast_parameters after it, or read the file on every rank",
     needs="restored",
     explains=("unsynced-init",),

@@ -36,7 +36,7 @@ def host_sync(observed: dict) -> str | Evidence | None:
         return f"the host waits for the device at {named}"
     return Evidence(
         f"on a GPU the host would wait for the device at {named}", "is this script never used on a GPU?",
-        "the host waits for the device every step, where that is a GPU",
+        "the host waits for the device every step if it is a GPU",
         "a GPU would stall: its queue is emptied, and it idles until the next step is prepared; on a CPU there is no "
         "cost",
     )  # fmt: skip

@@ -8,14 +8,15 @@ SHORT_S = 0.01  # on a CPU a wait that is shorter in a quarter of the steps is n
 
 @mistake(
     "a step waits for its loader",
-    "the device idles while it waits for data: a faster device or more of them bring nothing",
+    "the device idles while it waits for data, so faster or more devices do not help",
     "more loader workers (num_workers), examples that are decoded beforehand or kept in memory, faster storage",
     needs="loader",
     recorded=True,
     case="wrong/starved_decoding",
 )
 def loader_starvation(observed: dict) -> str | Evidence | None:
-    """Not specific to data parallelism, so it cannot be injected. If other processes disturbed it: only possible."""
+    """Not specific to data parallelism, so it cannot be injected. If other processes disturbed it, it is only a
+    possible mistake."""
     loader = observed.get("loader") or {}
     shares = loader.get("wait_share") or []
     waits = loader.get("wait_s") or [None] * len(shares)

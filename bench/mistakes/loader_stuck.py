@@ -5,7 +5,7 @@ from bench.mistakes.rank0_collective import at
 @mistake(
     "a rank whose loader yields no batch",
     "the other ranks wait for this rank in their next collective; no collective is at fault",
-    "look at what this rank reads: storage that does not answer, a lock, a loader worker that is stuck. "
+    "check what this rank reads: storage that does not answer, a lock, a loader worker that is stuck. "
     "DataLoader(timeout=SECONDS) turns such a wait into an error",
     recorded=True,
     case="wrong/stuck_worker",

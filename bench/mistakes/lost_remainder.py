@@ -49,8 +49,8 @@ def chance(lost: int, num_images: int, never: list[int]) -> float:
 
 @mistake(
     "shards cut so that the remainder of the data is lost",
-    "some examples are never seen, in any epoch",
-    "shuffle before cutting, and share the remainder out",
+    "some examples are never used, in any epoch",
+    "shuffle before cutting, and distribute the remainder over the ranks",
     needs="data epochs",
     overrides={"order": cut_order, "epoch_images": cut_epoch_images},
     requires=(SEVERAL_PROCESSES,),

@@ -45,7 +45,7 @@ def most_writers(record, observed) -> int | None:
     requires=(SEVERAL_PROCESSES, EPOCHS, CHECKPOINTS),
     lab=Lab(
         "Whose is a checkpoint that every rank writes?",
-        "Mostly nothing is seen. Now and then a job cannot be resumed, or continues a little worse than before.",
+        "Usually nothing is visible. Occasionally a job cannot be resumed, or continues slightly worse than before.",
         (Measure("ranks that write the same file", most_writers, "up", ".0f"),),
         workload={"checkpoint": True},
         shows="files",

@@ -3,8 +3,8 @@ from bench.mistakes.base import Evidence, mistake
 
 @mistake(
     "a model validated in training mode",
-    "dropout drops, and batch norm normalises by each batch: the metric depends on the batch size and the order; the "
-    "running statistics take in the validation set, and so does the model that is saved",
+    "dropout is active, and batch norm normalises by each batch: the metric depends on the batch size and the order; "
+    "the running statistics include the validation set, also in the saved model",
     "call model.eval() before the validation and model.train() after it; torch.no_grad() does neither",
     needs="eval_mode",
     case="wrong/eval_forgotten",

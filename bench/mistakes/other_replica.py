@@ -2,7 +2,7 @@ from bench.mistakes.base import mistake
 
 
 @mistake(
-    "a further module that differs by rank",
+    "another module that differs by rank",
     "ranks that use it do different things, and a checkpoint of rank 0 has only rank 0's",
     "update it on every rank after each step from weights that are the same, or broadcast it before it is used",
     needs="others",

@@ -2,8 +2,9 @@ from bench.mistakes.base import mistake, numbers
 
 
 @mistake(
-    "a wrapped model evaluated on one rank alone",
-    "DistributedDataParallel broadcasts buffers in its forward: one rank alone waits, or is answered by another call",
+    "a wrapped model evaluated on only one rank",
+    "DistributedDataParallel broadcasts buffers in its forward: a single rank waits, or gets the "
+    "broadcast of another call",
     "evaluate on every rank, or the plain model: model.module(images)",
     needs="forwards",
     explains=("rank0-collective",),

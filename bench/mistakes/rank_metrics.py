@@ -90,7 +90,7 @@ def spread(record, observed) -> float | None:
     requires=(SEVERAL_PROCESSES, EPOCHS, VALIDATION),
     lab=Lab(
         "What is printed when the counts are not summed over ranks?",
-        "Each rank's log has another figure, and its steps are coarser: a share of the examples was counted.",
+        "Each rank's log has a different value, in coarser steps, because only a share of the examples was counted.",
         (
             Measure("{points} between the highest and the lowest rank", spread, "up"),
             Measure("validation examples behind the reported figure", of_epoch("images", -1), "down", ".0f"),

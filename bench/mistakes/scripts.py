@@ -1,17 +1,17 @@
-"""Training scripts that are another script and a difference of a few lines (tests/watched holds them).
+"""Training scripts that differ from another script in a few lines (see tests/watched).
 
-FOLDER/skeletons holds whole scripts, FOLDER/cases files of cases. A case is a line ``=== NAME < BASE: EXPECTATION``, a
-line that describes it, lines that begin with SAYS or CANNOT, and its difference from BASE: another case, or a skeleton.
-Without ``< BASE`` it is the skeleton with the file's name. Each line of a difference begins with one of
+FOLDER/skeletons contains complete scripts, FOLDER/cases files of cases. A case is a line ``=== NAME < BASE:
+EXPECTATION``, a line that describes it, lines that begin with SAYS or CANNOT, and its difference from BASE: another
+case, or a skeleton. Without ``< BASE`` it is the skeleton with the file's name. Each line of a difference begins with
 
-    -  the line is left out
-    ~  it takes the place of the line that begins alike, up to = or ( or the word for, return, …
-    >  the line is indented by four columns
-       (a space) the line stays: it is named for what follows
-    +  the line is added after the last one named; before there is one, after the imports
+    -  remove the line
+    ~  replace the line that has the same beginning, up to = or ( or the word for, return, …
+    >  indent the line by four columns
+       (a space) keep the line: it is the position for the next changes
+    +  add the line after the last given one; without one, after the imports
 
-A line that is named is the next one, or it must occur exactly once, further down. ``-…`` and ``>…`` stand for all lines
-down to the next one named.
+A given line is the next one, or one further down that must occur exactly once. ``-…`` and ``>…`` mean all lines down to
+the next given one.
 """
 
 import difflib
@@ -39,7 +39,7 @@ class Case:
     base_text: str
 
     def difference(self) -> list[str]:
-        """As `diff -u` shows it, with a line around each change where that is not long."""
+        """In the format of `diff -u`, with one line of context unless that is too long."""
         old, new = self.base_text.splitlines(), self.text.splitlines()
         for around in (1, 0):
             lines = [line.rstrip() for line in difflib.unified_diff(old, new, lineterm="", n=around)][3:]
@@ -50,7 +50,7 @@ class Case:
 
 
 def read(folder: Path, only: str = "") -> dict[str, Case]:
-    """All cases by name, or one with its bases; none where there is no folder.
+    """All cases by name, or one with its bases; empty without the folder.
 
     Raises ValueError for a line that does not occur exactly once, FileNotFoundError for a base that does not exist.
     """
@@ -61,7 +61,7 @@ def read(folder: Path, only: str = "") -> dict[str, Case]:
         for begin, end in itertools.pairwise(heads):
             head = HEAD.fullmatch(lines[begin])
             if not head or head["name"] in written:
-                raise ValueError(f"{path}:{begin + 1}: not a head, or a name that is there twice")
+                raise ValueError(f"{path}:{begin + 1}: not a head, or a repeated name")
             written[head["name"]] = (head, head["base"] or path.stem, lines[begin + 1 : end])
     cases: dict[str, Case] = {}
 
@@ -108,7 +108,7 @@ def change(text: str, changes: list[str], name: str) -> str:
 def find(lines: list[str], line: str, key: Callable, name: str) -> int:
     found = [number for number, each in enumerate(lines) if key(each) == key(line)]
     if len(found) != 1:
-        raise ValueError(f"{name}: the line {line!r} must occur exactly once, and occurs {len(found)} times")
+        raise ValueError(f"{name}: the line {line!r} must occur exactly once, but occurs {len(found)} times")
     return found[0]
 
 

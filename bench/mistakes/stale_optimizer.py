@@ -3,7 +3,7 @@ from bench.mistakes.base import mistake
 
 @mistake(
     "an optimizer made before the model was replaced",
-    "the steps change parameters that are no longer in the model, and those that are in it stay as they were",
+    "the steps change parameters that are no longer in the model, and the model's own parameters do not change",
     "make the optimizer after the last change of the model (a new head, a copy, a conversion)",
     needs="parameters",
     explains=("forgotten-parameters",),

@@ -21,14 +21,14 @@ def filled(record, observed) -> float | None:
 
 @mistake(
     "a checkpoint loaded with strict=False, its keys prefixed with module.",
-    "no key fits, nothing is loaded, and there is no error: training begins from random weights",
+    "no key matches, nothing is loaded, and there is no error: training begins from random weights",
     "load strictly; save model.module.state_dict(), or strip the prefix",
     needs="loads",
     overrides={"build_model": model_of_prefixed_weights},
     requires=(Requirement("PRETRAINED, a file", lambda c: c.pretrained not in (None, "torchvision")),),
     lab=Lab(
         "What is left of pretrained weights whose names have a prefix?",
-        "The first epoch begins with the loss of random weights, although a checkpoint was named and no error came.",
+        "The first epoch begins with the loss of random weights, although a checkpoint was given, without an error.",
         (
             Measure("training loss, first epoch", of_epoch("train_loss", 0), "up", ".3f"),
             Measure("% of the model's tensors that the file filled", filled, form=".1f"),

@@ -6,7 +6,7 @@ UNEVEN = 1.1  # ratio of a target's weight on two ranks; from here on it is a po
 
 @mistake(
     "means over different numbers of targets, averaged over ranks",
-    "the targets of a rank with few of them weigh more, and the gradient changes with the number of ranks",
+    "targets on a rank with few of them have more weight, and the gradient changes with the number of ranks",
     'divide the sum of the losses (reduction="sum") by the number of targets of all ranks (all_reduce), and multiply '
     "it by the number of ranks, because DistributedDataParallel divides by it",
     needs="targets",

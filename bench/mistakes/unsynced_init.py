@@ -50,7 +50,7 @@ def different_models(record, observed) -> int | None:
     switch={"init_sync": False},
     lab=Lab(
         "What do ranks train that start from different weights?",
-        "Nothing complains. The loss falls more slowly, and the accuracy of the saved model is below what the loss "
+        "There is no error. The loss falls more slowly, and the accuracy of the saved model is below what the loss "
         "promises; each rank's weights have another hash.",
         (Measure("different sets of weights at the end", different_models, "up", ".0f"), METRIC, LOSS),
         workload={"per_device_batch": 48},

@@ -10,7 +10,7 @@ from bench.mistakes.base import Evidence, mistake
     case="wrong/weights_assigned",
 )
 def weights_not_loaded(observed: dict) -> str | Evidence | None:
-    """As ``start = torch.load(path)["epoch"]`` alone, or ``model.state_dict = weights``."""
+    """E.g. only ``start = torch.load(path)["epoch"]``, or ``model.state_dict = weights``."""
     seen = observed.get("unloaded") or {}
     if seen.get("assigned"):
         return f"{seen['assigned']}.state_dict is no longer a method: something was assigned to it, and nothing loaded"

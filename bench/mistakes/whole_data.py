@@ -61,7 +61,7 @@ MORE_THAN_ONCE = of_observed("data", "shared_in_a_step", scale=100)
 
 @mistake(
     "every rank reads the whole data set",
-    "an epoch on N ranks is N epochs, and a global batch holds examples more than once",
+    "an epoch on N ranks is N epochs, and a global batch contains examples more than once",
     "give each rank its share: DistributedSampler, or every N-th example",
     needs="data",
     overrides={"order": whole_order, "epoch_images": whole_epoch_images},

@@ -66,7 +66,7 @@ class Mode(ddp.Mode):
         if own != theirs:
             raise ValueError("it belongs to other parameters")
         if not state["state"].keys() <= set(range(sum(own))):
-            raise KeyError("it has the state of a missing parameter")
+            raise KeyError("it has the state of a parameter that the model does not have")
         optimizer.load_state_dict(state | {"state": dict(state["state"])})  # torch drops other ranks' parts
         optimizer.state.clear()  # a second reference to the part's state
 

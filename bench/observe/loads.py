@@ -19,7 +19,7 @@ NESTED = 4  # levels of nested dicts that are searched for weights
 SAMPLED = 4096  # numbers of a tensor with which contents are compared
 MOST_PARTS = 20_000  # of a file
 MOST_DICTS = 8  # of weights, compared with the model
-BEFORE = "after the Watch was created: call Watch() before loading, and follow after it"
+BEFORE = "after the Watch was created: call Watch() before loading, and its follow() after it"
 
 
 def path_in(file) -> str | None:

@@ -75,8 +75,8 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
 
 
 def start_momenta(optimizer: torch.optim.Optimizer) -> None:
-    """Momenta of zero for a fused SGD under a loss scaler: where the first step is left out, torch (2.14) would go on
-    with memory that nobody has written."""
+    """Set the momenta of a fused SGD under a loss scaler to zero: if the first step is skipped, torch 2.14 continues
+    with uninitialised memory."""
     for group in optimizer.param_groups:
         if group.get("momentum"):
             for parameter in group["params"]:

@@ -25,7 +25,9 @@ def run(args) -> int:
     budget_s, only_plan = seconds("BUDGET", args.budget), is_on("PLAN", args.plan)
     gpus = usable_gpus(asked)
     if gpus and len(gpus) < asked.num_devices:
-        raise UserError(f"GPUS={asked.num_devices}, but {len(gpus)} are visible here: use GPUS={len(gpus)} or fewer")
+        raise UserError(
+            f"GPUS={asked.num_devices} is more than the {len(gpus)} visible here: use GPUS={len(gpus)} or fewer"
+        )
     gpus = gpus if asked.num_devices == 1 else gpus[: asked.num_devices]
     if asked.out == UNSET["out"] and gpus:
         asked = dataclasses.replace(asked, out=f"results/reference/{folder_of(gpus)}")

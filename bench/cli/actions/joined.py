@@ -1,8 +1,8 @@
 """`bench run` inside of torchrun, srun, horovodrun or mpirun: each of their processes becomes a rank of one run.
 
-Nothing is started here: this process is the rank. It watches itself, with a limit on every wait, and reports its end by
-bench/launch/joining.py. Rank 0 makes the folder, shows progress, writes the record and prints the table; it receives
-the logs of other machines at the end.
+Nothing is started here: this process is the rank. It watches itself, with a limit on every wait, and reports how it
+ends (bench/launch/joining.py). Rank 0 makes the folder, shows progress, writes the record and prints the table; it
+receives the logs of other machines at the end.
 """
 
 import dataclasses
@@ -91,9 +91,7 @@ def asked_of(args, seat: Seat) -> RunConfig:
         if seat.engine not in info.launchers:
             able = " or ".join(name for name, each in LAUNCHERS.items() if each.engine in info.launchers)
             fitting = " or ".join(mode for mode, each in MODES.items() if seat.engine in each.launchers)
-            raise UserError(
-                f"{by}, but not those of MODE={args.mode}: use MODE={fitting}, or start MODE={args.mode} with {able}"
-            )
+            raise UserError(f"{by}, but MODE={args.mode} needs {able}: use MODE={fitting}, or start it with {able}")
     args.num_devices = str(seat.world_size)
     asked = from_arguments(args)
     if seat.launcher == "mpirun" and asked.profile:
