@@ -106,7 +106,7 @@ def adasum(vectors: list[list[float]]) -> list[float]:
     ([2.0, 0.0], [2.0, 2.0], [2.0, 0.5])
     """
     if len(vectors) & (len(vectors) - 1) or not vectors:
-        raise ValueError(f"{len(vectors)} vectors cannot be joined two by two")
+        raise ValueError(f"{len(vectors)} vectors cannot be combined in pairs")
     if len(vectors) == 1:
         return vectors[0]
     half = len(vectors) // 2

@@ -171,7 +171,7 @@ def data(c) -> Iterator[str]:
     if info.train_examples and c.per_device_batch and c.global_batch > info.train_examples:
         most = info.train_examples // c.num_devices // c.accumulate
         fewer = f"BATCH={most}" if most else f"GPUS={max(1, info.train_examples // c.accumulate)}"
-        yield (f"BATCH={c.per_device_batch} on {c.num_devices} devices needs {c.global_batch} images per step, and "
+        yield (f"BATCH={c.per_device_batch} on {c.num_devices} devices needs {c.global_batch} images per step, but "
                f"DATA={kind} has {info.train_examples}: use {fewer} or less, or DATA=synthetic")  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def several_hosts(c) -> Iterator[str]:
         yield f"MODE={c.mode} runs one process on one machine: {words} has {most}; use MODE=ddp or horovod for more"
     if not taken:
         possible = ", ".join(map(str, hosts.possible(machines)))
-        yield f"GPUS={c.num_devices} is not possible with {words}, because whole machines are used: GPUS={possible}"
+        yield f"GPUS={c.num_devices} is not possible with {words}, because whole machines are used: use GPUS={possible}"
     if len(taken) > 1 and c.share_gpu:
         yield f"SHARE_GPU=1 puts all ranks on one GPU, but {words} names several machines: leave one of them out"
     if len(taken) > 1 and c.launcher == "spawn":

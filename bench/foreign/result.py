@@ -57,7 +57,7 @@ def notes(record: ForeignRecord) -> list[str]:
     first = record["samples"][0]
     if between := first["between_s"]:
         found.append(
-            f"{name}: {len(between)} intervals, {sum(between):.1f} s, are no steps: a DataLoader was started in them, "
+            f"{name}: {len(between)} intervals, {sum(between):.1f} s, are not steps: a DataLoader was started in them, "
             "or the model was evaluated"
         )
     if others := first.get("other_steps"):

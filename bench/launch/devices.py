@@ -135,7 +135,7 @@ def named_gpus(config: Resources) -> list[Gpu]:
         return visible
     ids, chosen = parse_gpu_ids(config.gpu_ids), []
     if not visible:
-        remedy = f"use GPUS={len(ids)} for {len(ids)} CPU worker{'s' if len(ids) > 1 else ''}"
+        remedy = f"use GPUS={len(ids)} for {len(ids)} CPU process{'es' if len(ids) > 1 else ''}"
         raise UserError(f"GPUS={config.gpu_ids}, but no GPU is visible (see `bench doctor`): {remedy}")
     for entry in ids:
         found = [gpu for gpu in every_gpu() if str(gpu.index) == entry or gpu.uuid.lower().startswith(entry.lower())]

@@ -43,7 +43,7 @@ def record_step(
         known = {address_of(tensor): (kind, tensor) for kind, tensor in reversed(list(kept()))}
         return [recording.parts(device, known, noted, buckets()) for device in recording.devices]
     except Exception as error:  # torch's private interfaces may change
-        why = f"what fills the memory is not known: {type(error).__name__}: {error}"
+        why = f"the memory by kind is unknown: {type(error).__name__}: {error}"
         return [{"source": recording.source, "notes": [why]} for _ in recording.devices]
 
 

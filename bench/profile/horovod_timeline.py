@@ -130,4 +130,4 @@ def share_communication(parts: list[dict]) -> None:
             for span in spans
         ]
         timeline["spans"] = sorted(itertools.chain(timeline["spans"], moved), key=lambda s: (s["lane"], s["start_s"]))
-        timeline["notes"].append(f"Horovod writes on rank 0 alone: the reductions are those of rank 0, {how}")
+        timeline["notes"].append(f"Horovod writes only on rank 0: the reductions are those of rank 0, {how}")

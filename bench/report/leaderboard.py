@@ -93,7 +93,7 @@ def why_not_counted(suite: Suite, base: Program | None) -> str:
     if base is None:
         return "it has no program on one device (MODE=single) to be compared with"
     if suite.n < QUALIFYING_ROUNDS:
-        return f"{suite.n} whole rounds, and {QUALIFYING_ROUNDS} are needed"
+        return f"{suite.n} complete rounds, but {QUALIFYING_ROUNDS} are needed"
     try:
         require_comparable(suite, NOTHING_VARIES)
     except UserError as error:

@@ -179,7 +179,7 @@ class Sequence:
     def open_after(self, done: int) -> list[str]:
         pairs = self.judge(self.records).pairs
         left = [f"{pair.b} / {pair.a}" for pair in pairs if pair.comparison.verdict not in VERDICTS]
-        said = f", but {', '.join(left)}" if left else ": complete"
+        said = f"; still open: {', '.join(left)}" if left else ": complete"
         self.say(
             f"interim analysis after {done} rounds: {len(pairs) - len(left)} of {len(pairs)} pairs have a verdict{said}"
         )

@@ -106,10 +106,10 @@ def build_model(
     if config.norm == "sync":
         model = mode.sync_norms(model)
     elif mode.statistics and any(name.endswith("running_mean") for name, _ in model.named_buffers()):
-        say(f"batch norm's running statistics are no parameters: {mode.statistics}")
+        say(f"batch norm's running statistics are not parameters: {mode.statistics}")
     last = config.channels_last and not mode.contiguous_weights
     if config.channels_last and not last:
-        say(f"images lie as N H W C, and weights as N C H W: {mode.contiguous_weights}")
+        say(f"images are stored as N H W C, weights as N C H W: {mode.contiguous_weights}")
     model = model.to(topology.device, memory_format=torch.channels_last if last else None)
     train_mode(model)
     script.workload.check(model, data.train_set)

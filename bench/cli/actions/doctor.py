@@ -162,8 +162,8 @@ def link_lines(links: dict | None) -> list[str]:
     found = [f"GPU {', '.join(who)}: {words}" for words, who in by_kind.items()]
     by_kind = {}
     for pair in links["pairs"]:
-        over = "NVLink" if pair["nvlink"] else f"PCIe ({pair['path'] or 'path not told'})"
-        words = f"{over}, peer to peer {pair['peer_to_peer'] or 'not told'}"
+        over = "NVLink" if pair["nvlink"] else f"PCIe ({pair['path'] or 'path unknown'})"
+        words = f"{over}, peer to peer {pair['peer_to_peer'] or 'unknown'}"
         by_kind.setdefault(words, []).append("–".join(map(str, pair["gpus"])))
     return found + [f"GPU {', '.join(who)}: {words}" for words, who in by_kind.items()]
 
@@ -183,14 +183,14 @@ def attached_in_words(gpu: dict) -> str:
     if gpu["persistence"] is False:
         words.append("persistence mode off (its first use takes seconds: nvidia-smi -pm 1)")
     words += ["MIG"] if gpu["mig"] else []
-    return "; ".join(words) or "not told"
+    return "; ".join(words) or "unknown"
 
 
 def gpu_line(gpus: list, driver: str | None) -> str:
     if not gpus:
         return f"none. {why_no_gpu()}"
     sizes = {
-        gpu: "memory not told" if gpu.memory_total_gib is None else f"{gpu.memory_total_gib:.1f} GiB" for gpu in gpus
+        gpu: "memory unknown" if gpu.memory_total_gib is None else f"{gpu.memory_total_gib:.1f} GiB" for gpu in gpus
     }
     return f"{', '.join(f'{gpu.index}: {gpu.name} {size}' for gpu, size in sizes.items())}; driver {driver}"
 
@@ -240,7 +240,7 @@ def find_problems(gpus: list, torch: dict | None) -> list[str]:
     elif misfit := why_gpus_unusable(gpus):
         problems.append(misfit)
     elif gpus and not torch["gpus"]:
-        problems.append("NVML shows GPUs, but torch sees none: python -c 'import torch; torch.cuda.init()' says why")
+        problems.append("NVML shows GPUs, but torch sees none: python -c 'import torch; torch.cuda.init()' shows why")
     if why := why_not_meant():
         problems.append(why)
     problems += lost_gpus() + [remark for remark in [order_remark(RunConfig())] if remark]

@@ -191,7 +191,7 @@ def find(folder: Path, names: Iterable[str]) -> tuple[list[Submission], list[str
         if path.name.startswith((".", "__")) or not path.is_dir():
             continue
         if path.is_symlink() or not STUDENT_NAME.fullmatch(path.name):
-            messages.append(f"{str(path)!r}: not graded: a student's folder is no link and has a name of plain letters")
+            messages.append(f"{str(path)!r}: not graded: use a folder (no link) with a name of plain letters")
             continue
         students.append(path)
     found, twice = {}, set()

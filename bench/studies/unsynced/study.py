@@ -20,7 +20,7 @@ SETS = ("init_sync", "broadcast_buffers", "mistake", "watch", "sync")
 RULES = Rules(
     {
         "initial weights": ("it is what is studied: every rank its own, or rank 0's", options("init_sync")),
-        "buffers": ("whose they are is studied, too", program),
+        "buffers": ("which rank's buffers are used is also studied", program),
     },
     by_round=OF_THE_SEED,
     ranks_apart=("initial weights",),

@@ -85,5 +85,5 @@ def read(kind: Kind, data_dir: Path, train: bool):
                     return reader(data_dir, train=train, download=True)
     except (RuntimeError, OSError, ValueError, AssertionError, EOFError, KeyError, pickle.UnpicklingError) as error:
         said, folder = " ".join(str(error).split()) or type(error).__name__, data_dir / kind.folder
-        wanted = f"{kind.files} into {folder}, anew if they are damaged"
+        wanted = f"{kind.files} into {folder}, again if they are damaged"
         raise UserError(f"no {kind.torchvision_class} ({said}): put {wanted}") from None
