@@ -184,7 +184,7 @@ def pairs_grid(result) -> Grid:
             found.verdict + flag, "yes" if holds else "no" if found.verdict in stats.VERDICTS else "",
         ])  # fmt: skip
         rows[-1] += [f"{pair.decided_after} rounds" if pair.decided_after else ""] if result.suite.looks else []
-    many = f". Significant after Holm correction over all {len(rows)} pairs" if len(rows) > 1 else ""
+    many = f". Holm correction over all {len(rows)} pairs" if len(rows) > 1 else ""
     return Grid(head, rows, f"Ratio of throughput, paired by round{many}")
 
 

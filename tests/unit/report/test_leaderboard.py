@@ -39,7 +39,7 @@ def test_the_faster_program_is_first_and_close_ones_share_a_place(hand_in, tmp_p
     [
         ({"facts": {"compression": "fp16"}, "throughput": 200.0}, "gradient compression"),
         ({"facts": {"lr": 0.2}, "throughput": 200.0}, "learning rate"),
-        ({"rounds": 4}, "4 whole rounds"),
+        ({"rounds": 4}, "4 complete rounds"),
         ({"base": "dp"}, "MODE=single"),
     ],
 )
