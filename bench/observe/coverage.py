@@ -14,7 +14,7 @@ MOST_EPOCHS = 3
 MOST_DRAWS = 3_000_000  # over all ranks: two epochs of ImageNet; 24 MB of int64
 FEWEST_PAIRS = 10  # of neighbours, if an epoch was not observed completely
 FEWEST_SHARED = 3  # examples that several ranks have, and
-SHARED = 0.05  # their share, from which on it is not by chance
+SHARED = 0.05  # their share, above which it is not by chance
 SAME_BYTES = 0.1  # share of examples with the same bytes on another rank: the same data set
 OTHER_LABELS = 0.2  # share of examples with other labels on another rank: another data set
 
