@@ -13,5 +13,5 @@ COMMAND = Command(
         "--limit": {"help": "stop the command after this many seconds [no limit]",
                     "read": number("seconds, a number above 0")},
         "--out": OUT,
-    }, note="The record has a format of its own: report, diff and mistake check read it; compare does not.",
+    }, note="The record has its own format: report, diff and mistake check read it; compare does not.",
 )  # fmt: skip
