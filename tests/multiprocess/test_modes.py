@@ -2,14 +2,17 @@
 against one process; and what each run puts on record. (Of epochs: test_training.py.)"""
 
 import itertools
+import json
 import math
+import os
 import re
-import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench.config.modes import MODES
+from bench.launch.ports import free_port
 from bench.predict.step.profile import profile_of
 from bench.record.read import load
 from bench.studies.breakdown.result import hidden_share, timeline_words
@@ -533,13 +536,6 @@ def run(tmp_path_factory, ranks):
     return Table({name: options for name, (options, *_) in TABLE.items()}, start)
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.mark.parametrize(("name", "expectation"), list(cases()))
 def test_a_run(run, name, expectation):
     expectation(run, name)
@@ -547,3 +543,42 @@ def test_a_run(run, name, expectation):
 
 def test_every_mode_has_its_rows():
     assert {row[0]["mode"] for row in TABLE.values()} == set(MODES)
+
+
+def train_adam(path: str) -> None:
+    """A rank of Horovod. Written: how far Adam ends from one process, without and with broadcast_optimizer_state."""
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    ends = []
+    for distributed, broadcast in ((False, False), (True, False), (True, True)):
+        torch.manual_seed(0)
+        model, images = torch.nn.Linear(8, 2), torch.randn(6, 8)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        if distributed:
+            optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        if broadcast:
+            hvd.broadcast_optimizer_state(optimizer, 0)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(images).square().mean().backward()
+            optimizer.step()
+        ends.append(model.weight.detach())
+    if hvd.rank() == 0:
+        Path(path).write_text(json.dumps([float((end - ends[0]).abs().max()) for end in ends[1:]]))
+    hvd.shutdown()
+
+
+@needs_horovod
+def test_broadcasting_a_fresh_adams_state_breaks_it(ranks, tmp_path):
+    """Why MODE=horovod does not: `broadcast_optimizer_state` takes a hidden step."""
+    several = ranks.Ranks(2, train_adam, (str(tmp_path / "apart"),), dict(os.environ), horovod=True)
+    try:
+        for process in several.processes:
+            process.join(60)
+        assert [process.exitcode for process in several.processes] == [0, 0]
+    finally:
+        several.end()
+    without, broadcast = json.loads((tmp_path / "apart").read_text())
+    assert without <= 1e-6 and broadcast > 1e-3
