@@ -242,7 +242,7 @@ def launcher(c) -> Iterator[str]:
     if not re.fullmatch(r"tcp://[^:/]+:\d+|file:///.+", url):
         yield f"DIST_URL={url}: write tcp://HOST:PORT or file:///PATH"
     if url.startswith("tcp:") and not 0 < int(url.rpartition(":")[2]) < 65536:
-        yield f"DIST_URL={url}: a port is between 1 and 65535"
+        yield f"DIST_URL={url}: choose a port from 1 to 65535"
     if url.startswith("file:") and c.launcher not in ("auto", "spawn"):
         yield "a file:// DIST_URL needs LAUNCHER=spawn: torchrun has its own rendezvous"
 

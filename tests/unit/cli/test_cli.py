@@ -215,6 +215,14 @@ def test_report_shows_what_is_good_and_names_what_is_not(some, capsys):
     assert main(["report", str(some / "empty")]) == 2 and str(some / "empty") in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "code"), [("report {}", "1"), ("report {} --format=csv", "141"), ("help", "141")])
+def test_a_pipe_that_closes_ends_a_command_quietly(some, words, code):
+    """`bench report | head`. rich, which writes tables, ends with 1 where a shell expects 141."""
+    command = f"{sys.executable} -m bench {words.format(some / 'good')} | true; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (result.stdout.strip(), result.stderr) == (code, "")
+
+
 # --- workflows --------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from bench.config.options import FIELDS, SECTIONS, RunConfig, from_dict, names, 
 from bench.config.resolve import resolve
 from bench.errors import UserError
 from tests.added import add_option
-from tests.runs import flags
+from tests.runs import flags, refuses
 
 OWN = [f for f in FIELDS.values() if not f.metadata["within"]]  # each an option; the others are parts of their values
 
@@ -114,6 +114,14 @@ def test_the_default_launcher_suits_mode_and_rendezvous():
     assert launchers | known == launchers == {mode: info.launchers[0] for mode, info in MODES.items()}
     assert resolve(RunConfig(mode="horovod", adasum=True, num_devices=4), "cpu", 2).launcher == "mpirun"
     assert resolve(parse(dist_url="file:///tmp/x"), "cpu", 2).launcher == "spawn"
+
+
+@pytest.mark.parametrize("name", ["cudnn_benchmark", "numa_binding"])
+def test_what_is_of_gpus_alone_is_refused_without_one(name):
+    asked = RunConfig(mode="ddp", **{name: True})
+    assert getattr(resolve(asked, "cuda", 2), name)
+    with refuses(f"{name.upper()}=1", "GPUs"):
+        resolve(asked, "cpu", 2)
 
 
 @pytest.mark.parametrize(
