@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -184,6 +185,18 @@ def test_an_endpoint_that_is_dead_or_never_answers_ends_within_the_limit(bucket,
 
 
 @needs_s3
+def test_a_download_that_stands_still_ends_within_the_limit(bucket, tmp_path):
+    bucket.put("set/big", some_bytes(5500))
+    ended = threading.Event()
+    bucket.server.fault = lambda r: ended.wait(30) and None if reading(r) else None
+    started = time.monotonic()
+    assert "4 s" in error_of(bucket.url("set"), tmp_path, 4)  # the listing takes a while
+    assert time.monotonic() - started < 25
+    ended.set()
+    no_file_looks_whole(tmp_path, {})
+
+
+@needs_s3
 @pytest.mark.parametrize("what", ["bucket", "prefix", "denied", "credentials"])
 def test_what_repeating_does_not_help_is_not_repeated(bucket, tmp_path, monkeypatch, what):
     bucket.put("set/a", b"aaa")
@@ -320,3 +333,10 @@ def test_results_that_cannot_all_be_copied_have_no_record(bucket, run_dir):
     bucket.server.fault = lambda r: (failures.pop(), b"") if failures else None
     storage.copy_back(run_dir, bucket.url(), LIMIT_S)
     assert len(bucket.objects()) == 4
+
+
+def test_results_for_a_full_disk_have_no_record(run_dir, tmp_path):
+    (run_dir / "record.json").write_bytes(some_bytes(300_000))
+    line = refused_line(FULL_DISK, f"storage.copy_back('{run_dir}', 'file://{tmp_path}/there', 20)")
+    assert f"file://{tmp_path}/there/{run_dir.name}" in line and "record.json" in line
+    assert not (tmp_path / "there" / run_dir.name / "record.json").exists()
