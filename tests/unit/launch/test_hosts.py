@@ -55,20 +55,36 @@ WRONG = {
     "it refuses": (f"echo {REFUSED} >&2; exit 255", {}, "other", [REFUSED, "REMOTE"]),
     "no such command": ("", {"remote": "no-such-ssh {host}"}, "other", ["no-such-ssh"]),
     "another torch": (ELSEWHERE, {}, "other", ["1.2.3"]),
+    "no Horovod": (ELSEWHERE, {"mode": "horovod"}, "other", ["Horovod", "bench install-horovod"]),
     "a name that machines do not know": (ENTER, {"hosts": "localhost:1,no-such-name.invalid:1"}, "localhost",
                                          ["no-such-name.invalid", "HOSTS"]),
     "no such interface": (ENTER, {"hosts": BOTH_HERE, "iface": "ib7"}, "localhost", ["IFACE=ib7", "lo (127.0.0.1)"]),
     "a port that is taken": (ENTER, {"hosts": BOTH_HERE, "dist_url": "tcp://localhost:{port}"}, "localhost",
                              ["DIST_URL=tcp://localhost:{port}"]),
 }  # fmt: skip
+# A start-up file of Python's, with which Horovod is not found.
+NO_HOROVOD = """
+import importlib.metadata as found
+version = found.version
+def without(name):
+    if name == "horovod":
+        raise found.PackageNotFoundError(name)
+    return version(name)
+found.version = without
+"""
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[runs.needs_horovod] * ("Horovod" in name)) for name in WRONG]
+)
 def test_a_run_that_cannot_begin_names_the_machine(name, enter, tmp_path):
     script, options, host, words = WRONG[name]
-    (tmp_path / "torch").mkdir()  # of ELSEWHERE
-    (tmp_path / "torch" / "__init__.py").touch()
-    (tmp_path / "torch" / "version.py").write_text("__version__ = '1.2.3'\ncuda: Optional[str] = None\n")
+    if name == "no Horovod":
+        (tmp_path / "sitecustomize.py").write_text(NO_HOROVOD)
+    else:
+        (tmp_path / "torch").mkdir()  # of ELSEWHERE
+        (tmp_path / "torch" / "__init__.py").touch()
+        (tmp_path / "torch" / "version.py").write_text("__version__ = '1.2.3'\ncuda: Optional[str] = None\n")
     config = {"mode": "ddp", "num_devices": 2, "hosts": HOSTS, "device": "cpu", "timeout": 60, "remote": enter(script)}
     with socket.socket() as busy, pytest.raises(RunFailed) as failed:
         busy.bind(("127.0.0.1", 0))
