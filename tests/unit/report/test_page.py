@@ -4,12 +4,14 @@ The page is checked by its structure: sections, tables and pictures, and the num
 """
 
 import re
+import time
 from xml.etree import ElementTree
 
 import pytest
 
 from bench.analysis import stats
 from bench.analysis.suite import suites_of
+from bench.record.read import find_records
 from bench.report import page
 from bench.studies.base import Study
 from bench.studies.registry import STUDIES, study_of
@@ -251,3 +253,16 @@ def test_it_is_written_whole_or_not_at_all_and_is_the_same_each_time(tmp_path, m
     with pytest.raises(ZeroDivisionError):
         page.write_page([], [], [], path)
     assert path.read_text() == before and [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+def test_a_thousand_records_are_reported_within_ten_seconds(tmp_path):
+    """Read, checked, compared, drawn and written: ten comparisons of a hundred records each."""
+    programs = records.compare_programs()
+    found = [each for n in range(10) for each in records.suite_records("compare", programs, 20, f"{n + 1:04x}")]
+    folder = records.store(tmp_path / "runs", found)
+    of_suites(compare(2))  # matplotlib is loaded, its fonts are found
+    began = time.process_time()
+    read, refused = find_records(folder)
+    page.write_page(suites_of(read), [], refused, tmp_path / "report.html")
+    assert time.process_time() - began < 10.0  # a fast core takes 2, a slow one 4
+    assert len(read) == 1000 and not refused
