@@ -141,7 +141,7 @@ def test_cxx_standard_is_found_in_the_headers(tmp_path):
         toolchain.cxx_standard(COMPILER, [str(tmp_path)])
 
 
-def test_no_compiler_is_one_line(tmp_path):
+def test_no_compiler_is_one_line(tmp_path, monkeypatch):
     """A real process whose PATH is empty, with a Python that finds a stand-in for torch."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
@@ -151,6 +151,9 @@ def test_no_compiler_is_one_line(tmp_path):
     result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     (last,) = result.stderr.strip().splitlines()
     assert result.returncode == 2 and last.startswith("bench: ") and "g++" in last and "bench install-horovod" in last
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with refuses("mpicxx", "openmpi-bin"):
+        toolchain.require_build_tools(mpi=True)
 
 
 def test_gpu_kind_follows_the_gpu_and_the_torch(monkeypatch):
@@ -305,6 +308,17 @@ def test_a_python_or_a_torch_that_is_too_old_is_told_so(capsys, monkeypatch):
     assert "torch 2.6.0+cu124" in refused(capsys, "--venv", "none")
 
 
+@needs_make
+def test_make_asks_an_old_python_which_one_it_needs(fake_project):
+    """The commands' own code is too new for it: what checks it is not."""
+    shutil.rmtree(fake_project / ".venv")
+    old = fake_project / "old"
+    old.write_text('#!/bin/sh\necho "asked: $*" >&2; exit 1\n')
+    old.chmod(0o755)
+    output, code = run_make("bench", f"PYTHON={old}", folder=fake_project)
+    assert code == 2 and output.startswith("asked: -m bench.install.packages --check --venv .venv\n")
+
+
 def words_of(output: str) -> list[str]:
     start = "exec env BENCH_INSTALLS=1 .venv/bin/python -m bench "
     assert output.startswith(start) and output.count("\n") == 1, output
@@ -413,7 +427,7 @@ def test_only_what_can_use_horovod_looks_for_it(monkeypatch, capsys):
         provided(monkeypatch, "run --mode=horovod", install)
 
 
-def test_only_make_has_a_command_install(monkeypatch, capsys):
+def test_only_make_has_a_command_install(monkeypatch):
     """`bench` alone installs nothing, unless it is asked to."""
     looked = []
     monkeypatch.setattr(install_command, "provide_horovod", looked.append)

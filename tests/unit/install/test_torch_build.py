@@ -171,14 +171,27 @@ def test_an_index_that_cannot_be_reached(setup, monkeypatch, served, capfd):
 
 
 def test_the_real_locks_lose_torch_and_cuda_and_nothing_else():
+    """And they agree, and name no host."""
+    versions = []
     for lock in (packages.LOCK, packages.NOTEBOOKS_LOCK):
         text = lock.read_text()
+        versions.append(dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)))
         kept = torch_build.without_cuda(text)
         names = {line.split("==")[0] for line in text.splitlines() if "==" in line and not line.startswith(("#", " "))}
         lost = {name for name in names if f"\n{name}==" not in f"\n{kept}"}
         assert {"torch", "torchvision", "triton"} < lost and "nvidia-ml-py" not in lost
         assert all(name.startswith(("torch", "triton", "nvidia-", "cuda-")) for name in lost)
         assert list(torch_build.versions(text)) == ["torch", "torchvision"] and "://" not in text
+    base, notebooks = versions
+    assert {name: notebooks.get(name, version) for name, version in base.items()} == base
+
+
+@linux
+def test_a_package_with_another_checksum_than_the_locks_is_not_installed(setup, tmp_path, capfd):
+    lock = tmp_path / "lock"
+    lock.write_text(re.sub(r"(?m)^(numpy==1.0 \\\n.*sha256:).*", r"\g<1>" + 64 * "0", lock.read_text()))
+    code, found = setup("--torch", "cpu")
+    assert code == 2 and "numpy-1.0" not in found and "setup: " in capfd.readouterr().err
 
 
 def test_the_locks_own_build_is_taken_where_it_fits_or_the_driver_does_not_answer(monkeypatch):
