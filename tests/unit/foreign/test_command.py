@@ -15,9 +15,9 @@ from bench.process.guard import alive
 
 
 @pytest.mark.parametrize(("words", "value"), [
-    ((), ""),
+    ((), "bench time"),
     (("--cmd", "a 'b"), "CMD="),
-    (("--cmd", "true", "--", "true"), ""),  # given twice
+    (("--cmd", "true", "--", "true"), "CMD="),  # given twice
     (("--steps", "x", "--", "true"), "STEPS=x"),
     (("--warmup", "0", "--", "true"), "WARMUP=0"),
     (("--batch", "-1", "--", "true"), "BATCH=-1"),

@@ -112,10 +112,10 @@ def cut(data: dict) -> None:
 @pytest.mark.parametrize(("options", "words", "value"), [
     ({"profile": False}, [LINK], "profile"),
     ({"mode": "ddp", "num_devices": 2, "profile": False}, [LINK], "2 devices"),
-    ({"failed": "killed", "profile": False}, [LINK], ""),
-    ({"change": partly}, [LINK], ""),
+    ({"failed": "killed", "profile": False}, [LINK], "failed"),
+    ({"change": partly}, [LINK], "trains"),
     ({"change": half}, [LINK], "bfloat16"),
-    ({"change": cut}, [LINK], ""),
+    ({"change": cut}, [LINK], "one run"),
     ({}, [], "LINK"),
     ({}, [LINK, "--network=."], "LINK"),
     ({}, ["--link=100mbit"], "LINK=100mbit"),
