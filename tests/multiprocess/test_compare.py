@@ -1,6 +1,6 @@
 """`bench compare` and its sisters: real modes in real rounds, at the smallest size.
 
-Their runs share processes (several_runs.py). As a person runs it, over two machines: test_several_machines.py.
+Their ranks are forked (ranks.py). As a person runs it, over two machines: test_several_machines.py.
 """
 
 import importlib.util

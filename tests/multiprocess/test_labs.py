@@ -1,6 +1,6 @@
 """Every known mistake made once in a real run, beside a right run: what decides in its lab moves as it is said to.
 
-The runs of one engine share their processes (several_runs.py): a small network, three steps an epoch.
+Their ranks are forked (ranks.py): a small network, three steps an epoch.
 """
 
 import pytest

@@ -65,7 +65,7 @@ def test_a_committed_suite_names_its_machine(study):
     assert "torch" in machine(found[-1].first) and found[-1].machine == machine(found[-1].first)
 
 
-def test_committed_suites_are_found_compared_and_drawn(monkeypatch, tmp_path, capsys):
+def test_committed_suites_are_found_compared_and_drawn(monkeypatch, capsys):
     suites = suites_of(find_records(records.REFERENCE)[0])
     assert {suite.id for suite in suites} == {s.id for name in STUDIES for s in records.suites_named(name)}
     replay, lab = records.reference("replay", about="dp-workers"), records.reference("lab", about="local-norm")

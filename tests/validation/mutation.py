@@ -24,10 +24,10 @@ from bench.files import PROJECT
 
 # Area -> the files to break, the tests of their package, the real runs that use them.
 AREAS = {
-    "modes": ("modes/*.py", "unit/modes", "multiprocess/test_runs.py multiprocess/test_modes.py"),
-    "loop": ("training/loop.py training/epochs.py", "unit/training", "multiprocess/test_runs.py multiprocess/test_tr*"),
+    "modes": ("modes/*.py", "unit/modes", "multiprocess/test_modes.py"),
+    "loop": ("training/loop.py training/epochs.py", "unit/training", "multiprocess/test_tr*"),
     "sampler": ("workload/sharding.py workload/loader.py", "unit/workload", "multiprocess/test_data_kinds.py"),
-    "clock": ("measure/clock.py measure/steady.py", "unit/measure", "unit/test_*.py multiprocess/test_timeline.py"),
+    "clock": ("measure/clock.py measure/steady.py", "unit/measure", "unit/test_*.py multiprocess/test_modes.py"),
     "memory": ("measure/memory.py predict/memory/*.py", "unit/measure unit/predict", "multiprocess/test_memory.py"),
     "certificate": ("analysis/certificate.py", "unit/analysis", "unit/studies multiprocess/test_compare.py"),
     "statistics": ("analysis/stats.py formulas.py", "unit/test_formulas.py unit/analysis", "unit/studies"),

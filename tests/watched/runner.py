@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.launch.ports import free_port
 from tests.meeting import Meeting
 from tests.watched.rank import live
 from tests.watched.script import HANG_S, LIMIT_S, Script
@@ -237,12 +237,6 @@ def signal_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @dataclass

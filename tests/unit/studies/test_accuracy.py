@@ -53,7 +53,7 @@ def test_the_last_epoch_counts_and_a_seed_that_did_not_reach_the_target_took_lon
     assert (horovod.reached, horovod.median_seconds) == (2, 33) and (ddp.reached, ddp.median_seconds) == (0, None)
 
 
-def test_a_seed_a_round_is_fair_and_another_seed_in_one_program_is_not(suite, result):
+def test_a_seed_a_round_is_fair_and_another_seed_in_one_program_is_not(result):
     assert result.certificate.fair, result.certificate.sentence()
 
     def another_in_the_second_round(data):

@@ -67,10 +67,9 @@ def one_suite(found: list) -> Suite:
     return suite
 
 
-def drawn_x(axes, ringed: bool = False) -> set[float]:
-    """Where the marks and bars of intervals stand on the x axis; or only the rings."""
-    lines = [line for line in axes.get_lines() if not ringed or line.get_fillstyle() == "none"]
-    return {round(float(x), 9) for line in lines for x in line.get_xdata()}
+def drawn_x(axes) -> set[float]:
+    """Where the marks and bars of intervals stand on the x axis."""
+    return {round(float(x), 9) for line in axes.get_lines() for x in line.get_xdata()}
 
 
 def rounded(values) -> set[float]:

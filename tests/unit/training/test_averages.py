@@ -1,5 +1,5 @@
 """bench/training/averages.py: against torch's own update, step by step; what is refused. (With batch norm and on
-several ranks: tests/multiprocess/test_training_modes.py.)"""
+several ranks: tests/multiprocess/test_training.py.)"""
 
 import contextlib
 import copy

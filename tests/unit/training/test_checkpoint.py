@@ -29,9 +29,9 @@ def network(classes=3) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, classes))
 
 
-def full_state(model=None) -> dict:
+def full_state() -> dict:
     """A checkpoint of the bench with everything in it."""
-    model = model or network()
+    model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.randn(2, 3, 8, 8)).sum().backward()
     optimizer.step()

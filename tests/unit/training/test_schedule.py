@@ -23,9 +23,9 @@ def ours(steps: int = STEPS, batch: int = BATCH, **changes) -> list[float]:
     return [schedule.learning_rate(step * batch, **run) for step in range(steps)]
 
 
-def torchs(make, steps: int = STEPS, lr: float = LR) -> list[float]:
+def torchs(make, steps: int = STEPS) -> list[float]:
     """The same from one of torch's schedulers, advanced once a step."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=LR)
     scheduler, found = make(optimizer), []
     for _ in range(steps):
         found.append(optimizer.param_groups[0]["lr"])

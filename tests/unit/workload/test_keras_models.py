@@ -48,8 +48,8 @@ def config(model: str, **options) -> RunConfig:
     return resolve(RunConfig(mode="single", model=model, image_size=8, data="digits", **options), "cpu", 2)
 
 
-def images(number: int = 8) -> torch.Tensor:
-    return torch.randn(number, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+def images() -> torch.Tensor:
+    return torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 def gradients(model: nn.Module, batch: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -41,7 +41,7 @@ def test_the_same_python_has_the_same_bytes_and_none_of_them_twice(loaded):
     assert raw(val_set.text[:200]) not in raw(train_set.text)
 
 
-def test_no_byte_sees_what_comes_after_it(loaded):
+def test_no_byte_sees_what_comes_after_it():
     model = Gpt(layers=2, width=8, heads=2, context=16, vocabulary=256)
     tokens = torch.randint(256, (1, 16))
     changed = tokens.clone()

@@ -144,9 +144,9 @@ def test_the_emulated_step_stands_below_the_predicted_one_in_seconds_that_it_sta
 # --- who wins ---------------------------------------------------------------------------------------------------------
 
 
-def won(rate: str, slower: float = 1.0, ranks: int = 8) -> str:
-    """Who wins over links of a rate, where computation takes so much longer."""
-    place = winner.Place("", ASKED.profile.slower(slower), parse_link(f"{rate},50us", "gloo"))
+def won(rate: str, ranks: int = 8) -> str:
+    """Who wins over links of a rate."""
+    place = winner.Place("", ASKED.profile, parse_link(f"{rate},50us", "gloo"))
     return winner.winner(place, winner.ways_of(ASKED.configs), ranks)
 
 
