@@ -257,7 +257,8 @@ def timeline(run, name):
         assert not [note for note in found["notes"] if "could not" in note or "did not" in note]
         if options["mode"] in ("ddp", "horovod") and options.get("sync", 1):
             sent = [span for span in lane(found, "communication") if span["name"] != "buffers"]
-            assert sum(span["bytes"] for span in sent) == 4 * part.facts["parameters"] and len(sent) > 1
+            assert sum(span["bytes"] for span in sent) == 4 * part.facts["parameters"]
+            assert len(sent) > 1 or options["mode"] == "horovod"  # which may fuse all that is there in one cycle
             assert all(0 < span["start_s"] < span["end_s"] for span in sent)
             # The end is noted by another thread, for Horovod's on rank 0, which may have had no core for a while.
             assert max(span["start_s"] for span in sent) < phase(found, "optimizer")["start_s"]
@@ -298,7 +299,7 @@ def reductions_of_rank_0(run, name):
     assert [span["bytes"] for span in first] == [span["bytes"] for span in second]
     shifts = [b["start_s"] - a["start_s"] for a, b in zip(first, second, strict=True)]
     assert max(shifts) - min(shifts) < 1e-5
-    assert any("rank 0 alone" in note for note in timelines[1]["notes"])
+    assert any("rank 0" in note for note in timelines[1]["notes"])
 
 
 def weights_in_the_optimizers_step(run, name):
