@@ -99,6 +99,8 @@ lint: $(READY)
 	@$(PY) -m ruff format --check .
 	@$(PY) -c "from importlinter.cli import lint_imports_command as lint; lint()"
 	@$(PY) -m tests.lint
+	@$(PY) -m tests.prose
+	@$(PY) -m codespell_lib
 
 clean:
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache
