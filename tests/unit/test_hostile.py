@@ -274,7 +274,7 @@ def bomb(width: int, height: int, rows: int | None = None, text: bytes = b"") ->
 
 
 def animation(frames: int) -> bytes:
-    """A GIF of so many pictures."""
+    """A GIF of N pictures."""
     content = io.BytesIO()
     pictures = [Image.new("RGB", (8, 8), (60 * number, 0, 0)) for number in range(frames)]
     pictures[0].save(content, "GIF", save_all=True, append_images=pictures[1:])

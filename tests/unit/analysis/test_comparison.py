@@ -86,7 +86,7 @@ def fact(found, name, rules=NOTHING_VARIES):
 
 
 def changed(change, program: str | None = None):
-    """A comparison of two rounds whose records say something else than they did; of one program, or of all."""
+    """A comparison of two rounds whose records differ from what they did; of one program, or of all."""
     (found,) = suites_of(edited(suite_records("compare", compare_programs(), rounds=2), change, program))
     return found
 
@@ -120,7 +120,7 @@ def test_what_one_program_got_and_the_others_not_is_named(name):
     result = compare_suite(changed(in_samples(UNFAIR[name]), "ddp"))
     assert name in [f.name for f in result.certificate.differences]
     assert result.pair("single", "ddp").flagged and name in result.certificate.sentence()
-    assert not result.pair("single", "dp").flagged  # these two were treated alike
+    assert not result.pair("single", "dp").flagged  # these two got the same treatment
 
 
 def test_code_is_equal_by_its_hash_in_every_round():

@@ -147,7 +147,7 @@ def test_the_help_of_a_run_is_short_and_has_the_options_of_the_mode_that_is_give
 
 @pytest.mark.parametrize(("form", "entry"), [([], r"^  bench ([a-z-]+)"), (["--make"], r"^  make ([a-z-]+)")])
 def test_every_help_lists_every_command_in_its_group(form, entry, capsys):
-    """One table, in two forms; make has some targets that are no command, and a group of these."""
+    """One table, in two forms; make has some targets that are not commands, and a group of these."""
     of_make = bool(form)
     assert main(["help", *form]) == 0
     shown = [group for group in GROUPS if of_make or group != DEVELOP]

@@ -36,7 +36,7 @@ def installed(tmp_path_factory):
 def test_a_command_that_needs_the_clone_says_so(installed, tmp_path):
     assert {"notebooks", "notebooks open", "site", "site slides", "course release", "course grade", "course export",
             "course check"} == OF_THE_CLONE  # fmt: skip
-    for name in ("site slides", "course grade"):  # a part, and one that needs no clone for sets of one's own
+    for name in ("site slides", "course grade"):  # a part, and one that needs no clone for your own sets
         result = installed(*name.split())
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
         assert f"`bench {name}`" in result.stderr and f"`make {name}`" in result.stderr

@@ -1,4 +1,4 @@
-"""The record of a foreign script: read, checked, shown beside runs, compared with its like, and no run's."""
+"""The record of an external script: read, checked, shown beside runs, compared with its like, and no run's."""
 
 import json
 
@@ -26,7 +26,7 @@ def test_figures_follow_from_the_steps_that_all_ranks_timed(tmp_path):
 
 
 def test_a_script_is_as_fast_as_the_rank_that_takes_longest_for_all_steps(tmp_path):
-    """Step ends that vary between ranks are no lost time: both ranks need 0.2 s for two steps."""
+    """Step ends that vary between ranks are not lost time: both ranks need 0.2 s for two steps."""
     made = foreigners.data(batch=32, noise=0)
     for part, steps in zip(made["samples"], ([0.09, 0.11], [0.11, 0.09]), strict=True):
         part["step_time_s"] = steps * 10
@@ -61,7 +61,7 @@ def test_a_record_that_was_edited_or_cut_is_refused_by_name(change, value, tmp_p
 
 def test_report_and_page_show_it_beside_runs(tmp_path, capsys):
     foreigners.write(tmp_path, foreigners.data("other.py", others=0.5))
-    assert len(find(tmp_path)[0]) == 1 and find_records(tmp_path, needed=False) == ([], [])  # it is no run
+    assert len(find(tmp_path)[0]) == 1 and find_records(tmp_path, needed=False) == ([], [])  # it is not a run
     records.store(tmp_path, [records.record("ddp")])
     assert cli.main(["report", str(tmp_path)]) == 0
     said = capsys.readouterr().out

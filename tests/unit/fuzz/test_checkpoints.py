@@ -79,7 +79,7 @@ def test_a_file_that_is_cut_or_has_something_put_in(start, end, put):
 @example("accuracy", [{"epoch": 1}])
 @example("ranks", [{"buffers": {}, "rng": {"cpu": 1}}])
 def test_a_value_that_no_run_has_written(key, odd):
-    """It is refused by its name, unless it is of a kind that a run may write there."""
+    """It is refused by its name, unless it has a kind that a run may write there."""
     fine = any(odd is value or equal(odd, value) for value in FINE.get(key, []))
     try:
         checkpoint.check(written()[0] | {key: odd}, Path("x.pt"))

@@ -1,5 +1,5 @@
-"""Records that somebody has changed, by accident or on purpose: every command that reads records goes on with the good
-ones, and says of the others what is wrong, in one line."""
+"""Records that somebody has changed, by accident or on purpose: every command that reads records continues with the
+good ones, and reports what is wrong with the others, in one line."""
 
 import contextlib
 import functools

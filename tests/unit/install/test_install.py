@@ -80,7 +80,7 @@ def fake_project(tmp_path):
 )
 def test_label_names_torch_kind_and_instructions(torch, kind, simd, label):
     assert horovod_status.version_label(torch, kind, simd) == label
-    assert horovod_status.built_with(label)[0].lower() == kind  # and with MPI besides
+    assert horovod_status.built_with(label)[0].lower() == kind  # and with MPI, too
     with_mpi = horovod_status.version_label(torch, kind, simd, mpi=True)
     assert with_mpi.startswith(label.removesuffix(".avx") + ".mpi") and "MPI" in horovod_status.built_with(with_mpi)
 
@@ -103,7 +103,7 @@ JUDGED = [  # (installed, asked for, AVX here, state, state where MPI is asked f
 
 @pytest.mark.parametrize(("installed", "kind", "simd", "state", "with_mpi"), JUDGED)
 def test_state_of_an_installed_horovod(installed, kind, simd, state, with_mpi):
-    """On a machine whose GPUs are of generation 9.0."""
+    """On a machine whose GPUs have compute capability 9.0."""
     for mpi, expected in ((False, state), (True, with_mpi)):
         assert horovod_status.judge(installed, "2.14.1+cu130", kind, simd, ("90",), mpi=mpi) == expected
 
@@ -421,7 +421,7 @@ def test_only_what_can_use_horovod_looks_for_it(monkeypatch, capsys):
         patch.setattr(horovod, "status", lambda *_: ready)
         provided(monkeypatch, "compare", install=INSTALL)
     assert capsys.readouterr() == ("", "")
-    provided(monkeypatch, "compare", install)  # all goes on but what is of Horovod alone
+    provided(monkeypatch, "compare", install)  # everything continues except what needs Horovod
     assert "it cannot be built" in capsys.readouterr().err
     with pytest.raises(BenchError):
         provided(monkeypatch, "run --mode=horovod", install)
@@ -463,7 +463,7 @@ def test_the_environment_of_another_clone_is_left_as_it_is(tmp_path, monkeypatch
 
 
 def test_a_set_up_that_cannot_write_is_one_line(tmp_path, monkeypatch, capsys):
-    """Nor does it touch a folder that is no environment."""
+    """Nor does it touch a folder that is not an environment."""
     monkeypatch.setattr(environment, "LOCKED_PYTHONS", (sys.version_info[:2],))
     (tmp_path / "folder").mkdir()
     for taken in (tmp_path / "file", tmp_path / "folder" / "thesis.txt"):

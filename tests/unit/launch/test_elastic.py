@@ -1,4 +1,4 @@
-"""What a run with MIN_DEVICES is seen to survive, from made-up heartbeats; and on which machines it goes on. With real
+"""What a run with MIN_DEVICES survives, from made-up heartbeats; and on which machines it continues. With real
 ranks: tests/multiprocess/test_elastic.py."""
 
 import json

@@ -91,7 +91,7 @@ def test_what_differs_between_two_ranks_is_named():
 
 
 def report(rank: int, kind: str = "raised", message: str = "ValueError: no", user_error: bool = False, **more) -> dict:
-    """How a rank says that it ended."""
+    """How a rank reports that it ended."""
     return joining.report_of(rank, kind, user_error, message, "Traceback" if kind == "raised" else "", **more)
 
 

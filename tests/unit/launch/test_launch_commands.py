@@ -90,7 +90,7 @@ def mpirun(tmp_path, monkeypatch):
 
 @pytest.fixture
 def torchs_nccl(monkeypatch):
-    """``torchs_nccl("(2, 30, 7)")``: what the torch here says of its NCCL, in a process of its own."""
+    """``torchs_nccl("(2, 30, 7)")``: what the torch here reports about its NCCL, in a separate process."""
 
     def say(version: str) -> None:
         monkeypatch.setattr(nccl, "ASK", f"import json; print(json.dumps({version}))")
@@ -289,7 +289,7 @@ def test_what_torch_or_the_machine_has_not_is_refused(given, text, nodes, words,
 
 
 def launch_with(monkeypatch, config: RunConfig, program: str, *words: str) -> BaseException:
-    """How ``launch`` ends with a Python program, which gets the run's folder, in the place of the engine."""
+    """How ``launch`` ends with a Python program, which gets the run's folder, instead of the launcher."""
 
     def made(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict]:
         return [sys.executable, "-c", program, str(run_dir), *words], {}

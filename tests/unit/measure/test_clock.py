@@ -45,7 +45,7 @@ def gpu(monkeypatch):
 
 
 def take(steps: StepClock, count: int, ms: float = 10.0) -> None:
-    """Issue so many steps: half of each is its forward pass, the rest backward."""
+    """Issue N steps: half of each is its forward pass, the rest backward."""
     for _ in range(count):
         steps.phase_done("start")
         Event.now += ms / 2

@@ -1,4 +1,4 @@
-"""What a record says about where it was measured: environment.py, cgroup.py and node.py of bench/measure."""
+"""What a record contains about where it was measured: environment.py, cgroup.py and node.py of bench/measure."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_no_secret_and_no_address_is_kept(monkeypatch):
 
 
 def in_group(folder, membership: str, files: dict[str, str]) -> tuple[Path, Path]:
-    """What stands in the place of /proc and /sys/fs/cgroup."""
+    """What replaces /proc and /sys/fs/cgroup."""
     (folder / "proc/self").mkdir(parents=True)
     (folder / "proc/self/cgroup").write_text(membership + "\n" if membership else "")
     for name, text in files.items():

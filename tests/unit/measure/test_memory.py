@@ -21,7 +21,7 @@ linux = pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason
 
 # --- the host ---------------------------------------------------------------------------------------------------
 
-# In a process of its own: the PSS of this one, which has torch's pages, falls when another one maps them, too.
+# In a separate process: the PSS of this one, which has torch's pages, falls when another one maps them, too.
 HOST = """
 import json, mmap, multiprocessing, os
 from types import SimpleNamespace
@@ -110,7 +110,7 @@ def test_a_mark_begins_the_pause_anew(monkeypatch):
     wait_for(lambda: len(times) > 6, "a sample by the thread", within=60)
     assert times[6] - times[5] > 0.9
     (device,) = sampler.stop()  # CPU devices share one entry
-    assert len(device["notes"]) == 2  # about energy, and that it is of all replicas
+    assert len(device["notes"]) == 2  # about energy, and that it covers all replicas
     assert sampler.stop() == [device] and not sampler._thread.is_alive()
     assert memory.MemorySampler([CPU]).stop() == []
 

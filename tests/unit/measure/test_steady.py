@@ -7,7 +7,7 @@ import pytest
 
 from tests.runs import ROOT, run
 
-# In the place of a person who sets the clock: it is another day each time that somebody looks.
+# Instead of a person who sets the clock: it is another day each time that somebody looks.
 JUMPY = """
 import itertools, time
 real, days = time.time, itertools.cycle((0, -3, 2, -1, 5))

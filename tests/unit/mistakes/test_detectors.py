@@ -157,7 +157,7 @@ SAID = {"images": [[64, 64]] * 2}  # of the training
 WATCHED = {"kind": "Own", "shuffles": False, "set_epoch": False, "replacement": False, "repeats": False, "epochs": []}
 APART_IN_TIME = {"weights": APART | {"together_again": True}}
 LOCAL_SGD = GRADIENT | {"exchanged": False, "kind": "local SGD"}
-# What may be meant so: one question to the author.
+# What may be intended: one question to the author.
 ASKED = [
     ("host-sync", {"host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}], "device": "cpu"}),
     ("no-exchange", {"gradient": GRADIENT | {"own": [OUTSIDE], "gathers": True}}),
@@ -331,7 +331,7 @@ def test_the_committed_records_have_no_finding_but_what_was_done_on_purpose():
 
 
 def write(folder, name: str, record, **other):
-    """A record in a folder of its own. other: of its parts."""
+    """A record in its own folder. other: of its parts."""
     (folder / name).mkdir(parents=True)
     (folder / name / "record.json").write_text(json.dumps(record.data | other))
 

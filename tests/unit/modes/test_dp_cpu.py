@@ -52,7 +52,7 @@ def replicated():
 
 
 def test_a_validation_uses_every_replica():
-    """A replica computes in a thread of its own."""
+    """A replica computes in its own thread."""
     mode, chunks = load_mode("dp")(resolve(RunConfig(mode="dp", num_devices=3, threads=3), "cpu", 3)), []
     plain = network(norm=True)
     plain.register_forward_hook(lambda _, inputs, __: chunks.append((len(inputs[0]), threading.current_thread().name)))

@@ -1,4 +1,4 @@
-"""bench/modes/dp.py on GPUs, as far as that can be told without one."""
+"""bench/modes/dp.py on GPUs, as far as that can be tested without one."""
 
 import pytest
 import torch

@@ -127,7 +127,7 @@ def test_a_batch_norm_of_another_class_is_refused(norm):
 
 
 def test_a_timeline_shows_the_sums_of_a_step(monkeypatch, tmp_path):
-    """Two in forward and two in backward, for each of two layers: a wait for other ranks is no computation."""
+    """Two in forward and two in backward, for each of two layers: a wait for other ranks is not computation."""
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("BENCH_INIT_METHOD", f"file://{tmp_path}/meet")

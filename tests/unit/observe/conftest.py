@@ -1,4 +1,4 @@
-"""A Watch of a test hears nothing of the next one, and says nothing when the interpreter ends."""
+"""A Watch of a test observes nothing of the next one, and prints nothing when the interpreter ends."""
 
 import contextlib
 

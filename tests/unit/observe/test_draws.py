@@ -103,7 +103,7 @@ class File(TensorDataset):
 
 
 class Prefetching:
-    """A loader of one's own around torch's."""
+    """Your own loader around torch's."""
 
     def __init__(self, loader: DataLoader):
         self.loader = loader
@@ -196,7 +196,7 @@ def test_validations_and_abandoned_loaders_are_not_the_training():
     whole = DataLoader(WHOLE, 8)
     next(iter(watch(whole)))
     for epoch in range(2):
-        loader = DataLoader(WHOLE, 8, sampler=DistributedSampler(WHOLE, 1, 0, seed=epoch))  # made anew each time
+        loader = DataLoader(WHOLE, 8, sampler=DistributedSampler(WHOLE, 1, 0, seed=epoch))  # made again each time
         for _ in watch(loader):
             optimizer.step()
         for _ in watch(whole):

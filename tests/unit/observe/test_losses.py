@@ -14,7 +14,7 @@ LABELS = torch.tensor([0, 1, 2, -100, -100, 1])
 
 
 def watched(loss_of, labels=LABELS, steps: int = 2, train: bool = True) -> Losses:
-    """What is heard of a rank that trains with a loss. Every function of torch's is its own again at the end."""
+    """What is observed of a rank that trains with a loss. Every function of torch's is its own again at the end."""
     before = set(heard)
     torch.manual_seed(0)
     model = nn.Linear(4, 3)

@@ -62,7 +62,7 @@ FREE = {
 
 
 def asked(make, times: int = 1, every: int = 1, cut: bool = False) -> str:
-    """What is asked of a training with a schedule that is stepped so many times every few steps."""
+    """What is asked of a training with a schedule that is stepped N times every few steps."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -63,7 +63,7 @@ def part_of(make, seed: int, epochs: int = 1, begin=lambda epoch: None) -> dict:
 
 
 def generators(make, *seeds: int) -> list[str]:
-    """From which generators ranks that are seeded so augment alike."""
+    """From which generators ranks that are seeded so augment equally."""
     return augmentation_of([part_of(make, seed)["augmentation"] for seed in seeds])["generators"]
 
 

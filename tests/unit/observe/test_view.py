@@ -1,4 +1,4 @@
-"""bench/observe/view.py: `watch(loader)` is the loader, for whoever looks, and says what happens."""
+"""bench/observe/view.py: `watch(loader)` behaves like the loader, and reports what happens."""
 
 import gc
 import itertools
@@ -14,7 +14,7 @@ DATA = TensorDataset(torch.arange(10))
 
 
 class Told:
-    """A watch that writes down what it is told."""
+    """A watch that writes down what it gets."""
 
     def __init__(self):
         self.events = []

@@ -208,7 +208,7 @@ def test_what_a_launcher_says_of_itself():
 
 
 def test_what_a_stranger_puts_into_the_store_runs_nothing(tmp_path):
-    """Whoever reaches the store's port can set a rank's part."""
+    """Anyone who reaches the store's port can set a rank's part."""
 
     class Part:
         def __reduce__(self):

@@ -1,4 +1,4 @@
-"""bench/process/ending.py: being told to end is an interrupt, and one that comes in the wrong moment waits."""
+"""bench/process/ending.py: SIGTERM is an interrupt, and one that comes in the wrong moment waits."""
 
 import signal
 import threading

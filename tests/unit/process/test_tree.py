@@ -1,4 +1,4 @@
-"""bench/process/tree.py: a command ends with all that it has started, politely, whoever the parents are by now."""
+"""bench/process/tree.py: a command ends with all that it has started, politely, even if their parents have changed."""
 
 import ast
 import os
@@ -21,8 +21,8 @@ POLITE = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(
 POLITE += SLEEP
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); " + SLEEP
 
-# A parent with a child; it prints the child's process id. own: the child gets a session of its own; bare: it has no
-# environment; leave: the parent ends at once.
+# A parent with a child; it prints the child's process id. own: the child gets its own session; bare: it has no
+# environment; leave: the parent ends immediately.
 FAMILY = f"""
 import subprocess, sys, time
 environment = {{}} if "bare" in sys.argv else None
@@ -31,7 +31,7 @@ print(child.pid, flush=True)
 if "leave" not in sys.argv: time.sleep(60)
 """
 
-# Starts one more process, in a session of its own, in the moment in which it is ended.
+# Starts one more process, in its own session, in the moment in which it is ended.
 LAST_CHILD = f"""
 import signal, subprocess, sys, time
 def more(*_): sys.exit(subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True) and 0)
@@ -40,7 +40,7 @@ print(flush=True)
 time.sleep(60)
 """
 
-# A tree within a tree: a command of its own, whose child leaves for another session. It prints the ids of both.
+# A tree within a tree: a separate command, whose child leaves for another session. It prints the ids of both.
 NESTED = f"""
 import sys
 from bench.process import tree
@@ -107,7 +107,7 @@ def test_a_process_and_its_descendants(started):
 
 @pytest.mark.parametrize("words", [("own",), ("bare",), ("own", "leave"), ("bare", "leave")], ids=" ".join)
 def test_every_process_ends_wherever_it_went(started, words):
-    """To a session of its own, to another parent, or with a cleared environment."""
+    """To its own session, to another parent, or with a cleared environment."""
     parent, child = started(FAMILY, *words)
     assert alive(int(child))
     if "leave" in words:

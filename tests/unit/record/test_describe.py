@@ -1,4 +1,4 @@
-"""bench/record/describe.py: which GPUs a record is of, and how long its ranks waited for data from a URL."""
+"""bench/record/describe.py: which GPUs a record names, and how long its ranks waited for data from a URL."""
 
 import pytest
 

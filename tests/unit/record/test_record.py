@@ -156,7 +156,7 @@ def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
 
 
 def test_every_committed_record_is_read_through_the_view():
-    """They are of every older version: what is proved above of made-up records holds for files of older programs."""
+    """They come from every older version: what is proved above of made-up records holds for files of older programs."""
     versions = set()
     for path in packed.find_files(ROOT / "results" / "reference", "record.json"):
         record, raw = load(path), json.loads(text_of(path))
@@ -216,7 +216,7 @@ EDITS = {
     "samples": lambda r: r.update(samples=[]),
     "step_time_s": lambda r: r["samples"][0]["step_time_s"].append(0),
     "world_size": lambda r: r["topology"].update(world_size=0),
-    "samples: ": lambda r: r.update(status="failed"),  # and no failure is told
+    "samples: ": lambda r: r.update(status="failed"),  # and no failure is given
     "provenance": lambda r: r["provenance"].pop("step_time_s"),
     "summary/step_time_s": lambda r: r["summary"]["step_time_s"].update(median=0.001),
     "summary/median_throughput_per_s": lambda r: r["summary"].update(median_throughput_per_s=1e6),
@@ -254,7 +254,7 @@ def test_a_failed_run_leaves_a_record_that_names_no_folder_of_this_machine(tmp_p
 
 
 def test_a_record_is_replaced_whole_or_the_old_one_stays(tmp_path, good, monkeypatch):
-    """Where the disk is full, a value is none of JSON's, or the new record breaks the schema."""
+    """Where the disk is full, a value is not one of JSON's, or the new record breaks the schema."""
     writer.save(tmp_path, good)
     new = good | {"run_id": "another"}
     writer.save(tmp_path, new)

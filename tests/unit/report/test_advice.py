@@ -33,7 +33,7 @@ def ways(facts) -> dict:
 def test_the_parts_add_up_to_the_step_and_the_bound_tells_what_is_exposed():
     found = of(made := compared())
     way = ways(found)["ddp"]
-    assert set(ways(found)) == {"single", "dp", "ddp", "horovod"}  # the bound is no way to train
+    assert set(ways(found)) == {"single", "dp", "ddp", "horovod"}  # the bound is not a way to train
     assert set(way.parts) == {DATA_WAIT, EXPOSED, IMBALANCE, COMPUTATION}
     first = {record.program: record for record in made if record.label.round == 0}
     assert way.parts[EXPOSED][0] == pytest.approx(step_ms(first["ddp"]) - step_ms(first["independent"]))

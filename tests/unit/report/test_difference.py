@@ -160,7 +160,7 @@ def test_sets_without_a_common_program_or_of_different_work_are_refused_by_what_
 
 
 def test_backend_options_make_a_program_and_where_a_run_belongs_does_not():
-    """What is in one set only is named, and workloads are told apart."""
+    """What is in one set only is named, and workloads are kept apart."""
     a = runs([100, 101], threads=2, suite="compare-1", program="ddp", round=0)
     assert only(diff.compare_sets(a, runs([99, 100], threads=4, out="elsewhere", timeout=5.0, day=1))).name == "ddp 2"
     a = runs([100, 101], bucket_cap_mb=1.0) + runs([90, 91])

@@ -28,7 +28,7 @@ def test_the_faster_program_is_first_and_close_ones_share_a_place(hand_in, tmp_p
     hand_in("cy", "0003", throughput=90.0)
     hand_in("di", "0004", work={"image_size": 32})
     found, said = leaderboard.entries(tmp_path)
-    grid, other = leaderboard.grids(found)  # another work is a table of its own
+    grid, other = leaderboard.grids(found)  # another work has a separate table
     assert [row[:3] for row in grid.rows] == [["1–2", "ada", "ddp"], ["1–2", "bo", "ddp"], ["3", "cy", "ddp"]]
     assert float(grid.rows[0][3]) == pytest.approx(1.40, abs=0.02) and not said
     assert [row[1] for row in other.rows] == ["di"]

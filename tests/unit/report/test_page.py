@@ -66,7 +66,7 @@ def words(node: ElementTree.Element) -> str:
 
 
 def sections(text: str) -> dict[str, ElementTree.Element]:
-    """What has an id of its own: a suite's section or card, by the suite's id."""
+    """What has its own id: a suite's section or card, by the suite's id."""
     return {node.get("id"): node for tag in ("section", "article") for node in parsed(text).iter(tag) if node.get("id")}
 
 

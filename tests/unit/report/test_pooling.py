@@ -1,4 +1,4 @@
-"""bench/report/pooling.py and its picture: what stands side by side, what is left out, that nothing is lost."""
+"""bench/report/pooling.py and its picture: what stands side by side, what is omitted, that nothing is lost."""
 
 import argparse
 import datetime

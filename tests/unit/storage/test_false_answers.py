@@ -42,7 +42,7 @@ class Liar(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def send(self, body: bytes, headers: dict | None = None, length: int | None = None, status: int = 200):
-        """An answer; ``length``: what it says of its own."""
+        """An answer; ``length``: the length that it declares."""
         self.send_response(status)
         for name, value in {"Content-Length": len(body) if length is None else length, **(headers or {})}.items():
             self.send_header(name, str(value))
@@ -203,7 +203,7 @@ def test_a_lie_of_s3(bucket, tmp_path, lie):
 
 @needs_s3
 def test_what_s3_is_forgiven(bucket, tmp_path):
-    """The ETag of a file encrypted by KMS is no MD5."""
+    """The ETag of a file encrypted by KMS is not an MD5."""
     bucket.put("set/a", b"aaa")
     errors = [500, 504]
     faults = {"wrong bytes": bodies(b"aab", None), "errors": bodies((503, b""), (502, b""), None),
@@ -211,6 +211,6 @@ def test_what_s3_is_forgiven(bucket, tmp_path):
     for name, fault in faults.items():
         bucket.server.fault = fault
         assert content(storage.stage(bucket.url("set"), tmp_path / name, LIMIT_S)) == {"a": b"aaa"}
-    bucket.put("set/a", b"ENCRYPTED", ServerSideEncryption="aws:kms")  # moto's ETag is of these bytes
+    bucket.put("set/a", b"ENCRYPTED", ServerSideEncryption="aws:kms")  # moto's ETag hashes these bytes
     bucket.server.fault = bodies(b"plaintext")
     assert content(storage.stage(bucket.url("set"), tmp_path / "kms", LIMIT_S)) == {"a": b"plaintext"}

@@ -1,4 +1,4 @@
-"""`bench install imagenet` on small archives made here: what it makes, what it refuses, and that it goes on."""
+"""`bench install imagenet` on small archives made here: what it makes, what it refuses, and that it continues."""
 
 import io
 import signal
@@ -28,7 +28,7 @@ def tar_of(entries: dict[str, bytes]) -> bytes:
 
 
 def image(name: str) -> bytes:
-    """The bytes of an image, of a size of its own; nothing decodes it here."""
+    """The bytes of an image, of its own size; nothing decodes it here."""
     return f"an image called {name}".encode() * (100 + len(name))
 
 
@@ -94,7 +94,7 @@ def test_what_was_stopped_goes_on(archives, monkeypatch):
 
     monkeypatch.setattr(unpack.shutil, "copyfileobj", stopping)
     assert unpacked(archives) == 130
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # of this process, which goes on
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # of this process, which continues
     assert not (archives / "made" / "train").exists()
     assert unpacked(archives) == 0 and len(written) == 4 + 3 + 2
     assert tree(archives / "made") == WHOLE and not list((archives / "made").rglob(".*.JPEG.part"))
@@ -119,7 +119,7 @@ def test_what_is_there_is_not_written_over_or_counted(archives, capsys):
 
 
 def entry(name: str, kind: bytes, target: str = "") -> bytes:
-    """A tar of one entry that is no plain file."""
+    """A tar of one entry that is not a plain file."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         info = tarfile.TarInfo(name)

@@ -34,12 +34,12 @@ SUITES = {
     "accuracy": records.accuracy_programs(),
     "unsynced": records.unsynced_programs(),
 }
-LABS = {mistake.lab.shows: name for name, mistake in MISTAKES.items()}  # a lab of each way in which one is drawn
+LABS = {mistake.lab.shows: name for name, mistake in MISTAKES.items()}  # a mistake for each way in which one is drawn
 
 
 @pytest.fixture(scope="module")
 def suites():
-    """One suite of each study, three rounds each, and one of each kind of lab."""
+    """One suite of each study, three rounds each, and one of each kind of mistake demo."""
     where = [{"file": "bench/training/epochs.py", "line": 7, "function": "f", "collective": True}, None]
     labs = {f"lab {shows}": records.lab_records(name, hung=where if name == "rank0-collective" else None)
             for shows, name in LABS.items()}  # fmt: skip
@@ -141,7 +141,7 @@ def test_the_interval_that_is_drawn_is_the_computed_one_and_a_wild_one_is_cut(su
     axes = compare.draw_ratios(result).axes[0]
     low, high = axes.get_xlim()
     assert result.pairs[0].comparison.high > 1.6 and low < 0.4 and 1.02 < high < 1.5
-    assert {line.get_marker() for line in axes.get_lines()} >= {">"}  # the interval goes on there
+    assert {line.get_marker() for line in axes.get_lines()} >= {">"}  # the interval continues there
     exposed = {"ddp": {"mode": "ddp", "throughput": [90.0, 60.0, 75.0]}}
     exposed["ddp no_sync"] = {"mode": "ddp", "throughput": [100.0, 110.0, 60.0], "sync": False}
     low, high = figures_of(records.suite("breakdown", exposed, rounds=3))["step"].axes[0].get_xlim()

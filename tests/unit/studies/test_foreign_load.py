@@ -28,7 +28,7 @@ def busy_share(starts, load: np.ndarray) -> np.ndarray:
 
 def one_comparison(draw, load, looks) -> str:
     """The verdict on a and b, which are the same program, at the first of these looks that gives one, or at the last.
-    load: of the draw and the time until which it must go on -> the moments at which it changes."""
+    load: of the draw and the time until which it must continue -> the moments at which it changes."""
     places = [label for number in range(looks[-1]) for label in order(["a", "b"], number)]
     starts = PERIOD * np.arange(len(places))
     shares = busy_share(starts, load(draw, starts[-1] + 2))

@@ -1,4 +1,4 @@
-"""The labs: what of a mistake made on purpose needs no second process, and what is said of a lab. That each mistake
+"""Mistakes made on purpose: what needs no second process, and what is reported. That each mistake
 does what it is said to is shown by real runs (tests/multiprocess/test_labs.py)."""
 
 import re
@@ -43,7 +43,7 @@ def script(name: str, rank: int = 0, **options) -> Script:
 
 
 def drawn(name: str, rank: int, steps: int) -> np.ndarray:
-    """What a rank draws in so many steps: [steps, batch]."""
+    """What a rank draws in N steps: [steps, batch]."""
     made = script(name, rank)
     return np.stack(list(Draws(made.config, made.topology, IMAGES, steps, order=made.order)))
 
@@ -56,7 +56,7 @@ def test_every_lab_has_a_primary_measure_with_a_direction_and_overrides_only_dec
 
 
 def test_what_each_rank_draws():
-    """Without a mistake a shared order; with one, an order of its own, the same order again, or a part of a shard."""
+    """Without a mistake a shared order; with one, its own order, the same order again, or a part of a shard."""
     right = script("none")
     batches = [np.concatenate(step) for step in zip(*(drawn("none", rank, 5) for rank in (0, 1)), strict=True)]
     assert right.epoch_images(IMAGES) == IMAGES and right.recipe() is right.config and right.seen() == {}
@@ -183,4 +183,4 @@ def test_the_page_has_a_card_per_mistake_in_their_own_order(monkeypatch):
     assert [re.search(r"<h3>([\w-]+): ", card)[1] for card in cards] == list(MISTAKES)
     for name, card in zip(MISTAKES, cards, strict=True):
         assert "make mistake demo GPUS=2 SEEDS=3" in card and f"NAME={name}" in card
-    assert MISTAKES["whole-data"].warning in text.partition("Single runs")[2]  # of a run of its own
+    assert MISTAKES["whole-data"].warning in text.partition("Single runs")[2]  # of a separate run

@@ -20,7 +20,7 @@ from tests import records
 HERE = "DEVICE=cpu THREADS=4"
 SMALL = f"{HERE} WARMUP=2 STEPS=6"
 
-# What a person could ask, with options that are none of the defaults. Every study is there.
+# What a person could ask, with options that differ from the defaults. Every study is there.
 ASKED = {
     "compare": f"compare GPUS=2 ROUNDS=2 BATCH=8 LR=0.02 BUCKET_CAP_MB=5.0 {SMALL}",
     "compare tuned": f"compare GPUS=2 ROUNDS=2 TUNED=1 OVERLAP=0 {SMALL}",

@@ -90,7 +90,7 @@ def test_single_that_does_not_fit_ends_no_comparison(made_up, tmp_path):
 
 
 def test_single_takes_its_step_in_passes_where_its_batch_does_not_fit_at_once(made_up, tmp_path):
-    """Known from the first round on. The base of every speed-up is there, and the certificate says how."""
+    """Known from the first round on. The base of every speed-up is there, and the certificate shows how."""
     found = made_up(lambda config: OUT_OF_MEMORY if config.per_device_batch > 64 else "")
     plan = Plan(compare.COMPARE, compare.programs(on_gpus(per_device_batch=64), MODES),
                 extra={"single": in_mode(on_gpus(per_device_batch=64), "single", profile=True)})  # fmt: skip

@@ -97,7 +97,7 @@ def test_the_interval_that_is_published_covers(ratio, sd):
 
 
 def test_it_holds_for_each_pair_where_another_pair_decides_when_to_end():
-    """Two equal modes, and a third that is near them, so that the rounds go on for its sake."""
+    """Two equal modes, and a third that is near them, so that the rounds continue because of it."""
     found = simulate(0.03, (1.04, 1.0, 1.0))
     equal = [each.verdicts[-1] for each in found]
     assert sum(v in ("faster", "slower") for v in equal) / DRAWS < 0.05

@@ -89,7 +89,7 @@ OPERATION = Operation("all_reduce", [0], None, 1.0)
 
 
 def passed(budget_s: float, sizes: str = "4KiB-4MiB"):
-    """How often in a row each size is to be timed, and what is left out."""
+    """How often in a row each size is to be timed, and what is omitted."""
     plan = Plan(parse_sizes(sizes), 10, budget_s)
     return first_pass(OPERATION, MODE, plan, lambda tensor, times: LINK[0] + LINK[1] * tensor.nbytes)
 

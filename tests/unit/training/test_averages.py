@@ -56,7 +56,7 @@ def same(a: dict, b: dict) -> bool:
 @pytest.mark.parametrize("name", ["single", "dp"])
 def test_averages_are_torchs_and_come_back_from_a_checkpoint(name):
     """EMA bit by bit, but for the counter of batches, which is the model's and no average. SWA is the mean of the
-    weights after epoch 2 and 3, with statistics of its own; nothing in the training notices."""
+    weights after epoch 2 and 3, with its own statistics; nothing in the training notices."""
     model, seen = network(), []
     averages = averages_of(model, name, ema=0.7, swa=2)
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.7), use_buffers=True)

@@ -199,7 +199,7 @@ def test_the_newest_epochs_are_kept(tmp_path, newest, kept):
 
 
 def test_the_best_before_an_epoch_is_not_one_after_it(tmp_path):
-    """best.pt is of the fourth epoch; who goes back to the third must not inherit it."""
+    """best.pt comes from the fourth epoch; who goes back to the third must not inherit it."""
     rows = [{"epoch": epoch, "top1": top1} for epoch, top1 in ((1, 0.2), (2, 0.6), (3, 0.5), (4, 0.9))]
     for name in ("latest.pt", "best.pt", "epoch2.pt", "epoch3.pt"):
         (tmp_path / name).touch()

@@ -1,6 +1,6 @@
 """bench/training/trackers.py: what a real TensorBoard and a real offline wandb leave, and that nothing else is left.
 
-wandb is used in a process of its own, as in a rank: it keeps state for the rest of a process, and starts a service. To
+wandb is used in a separate process, as in a rank: it keeps state for the rest of a process, and starts a service. To
 finish a run takes it ten seconds: what can be seen of one run is seen of one run.
 """
 

@@ -26,7 +26,7 @@ PLACEHOLDER = re.compile(r"…|\.\.\.|<.*>|\{.*\}|^[A-Z_]+$|^all$")  # GPUS=all:
 
 
 def command_lines(text: str) -> list[str]:
-    """The lines of `make` and `bench` of a page: in blocks that are no Python, and in code within a sentence."""
+    """The lines of `make` and `bench` of a page: in blocks that are not Python, and in code within a sentence."""
     blocks = [code for _, language, code in BLOCK.findall(text) if not language.strip("{}").startswith(("py", "code"))]
     spans = [" ".join(span.split()) for span in SPAN.findall(BLOCK.sub("", text))]
     return [line for part in [*blocks, *spans] for line in LINE.findall(part.replace("\\\n", " "))]

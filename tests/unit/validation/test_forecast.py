@@ -1,4 +1,4 @@
-"""The forecast and the advice held against emulation: the drawing of the settings, the figures, the command, what is
+"""The forecast and the advice compared with emulation: the drawing of the settings, the figures, the command, what is
 committed."""
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The page of committed records: what it says of a suite that was disturbed, and that it is no reference."""
+"""The page of committed records: what it shows of a suite that was disturbed, and that it is not a reference."""
 
 import pytest
 

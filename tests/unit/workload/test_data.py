@@ -84,7 +84,7 @@ def test_workers_are_shared_out_in_total_and_change_nothing(workers, shares):
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_each_pass_of_an_accumulated_step_is_a_part_of_the_global_batch(world_size):
-    """Pass j of the processes together is the j-th part: as if it were a step of its own with a third of the batch."""
+    """Pass j of the processes together is the j-th part: as if it were a separate step with a third of the batch."""
     many = config_of(num_devices=world_size, accumulate=3)
     small = config_of(mode="single", per_device_batch=6 * world_size)
     assert many.global_batch == 18 * world_size
@@ -99,7 +99,7 @@ def test_each_pass_of_an_accumulated_step_is_a_part_of_the_global_batch(world_si
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
 @pytest.mark.parametrize("images", [1, 5, 360])
 def test_validation_shares_hold_every_image_once(world_size, images):
-    """In batches of their own for each device."""
+    """In separate batches for each device."""
     config = config_of(num_devices=world_size)
     loaders = [loader.validation_batches(config, place(r, world_size), range(images)) for r in range(world_size)]
     shares = [[int(i) for draws in each.sampler for i in draws] for each in loaders]

@@ -1,4 +1,4 @@
-"""DECODE=cuda, as far as that can be told without a GPU: the whole road on a CPU device, and the call by a stand-in."""
+"""DECODE=cuda, as far as a test can go without a GPU: the whole road on a CPU device, and the call by a stand-in."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def of_all_kinds(data):  # noqa: F811
 
 @pytest.mark.parametrize(("train", "workers", "slow"), [(True, 0, False), (False, 0, False), (True, 2, True)])
 def test_the_images_are_those_of_the_other_road(of_all_kinds, train, workers, slow):
-    """With one decoder for both: files, order, parts, mirrors and labels are bit-identical, whoever makes them."""
+    """With one decoder for both: files, order, parts, mirrors and labels are bit-identical, with each reader."""
     ours, theirs = (images_of(of_all_kinds, finish_on, train, workers, slow) for finish_on in (CPU, None))
     assert len(ours) == len(theirs) == 6
     for (images, labels, names), (images_too, labels_too, names_too) in zip(ours, theirs, strict=True):

@@ -43,7 +43,7 @@ GOOD = """
 
 
 class OneRank:
-    """What a mode tells a workload: here of one rank, or of ``others`` besides."""
+    """What a mode tells a workload: here of one rank, or of ``others``, too."""
 
     def __init__(self, *others):
         self.others, self.topology = others, SimpleNamespace(rank=0)
@@ -157,7 +157,7 @@ def test_tuples_of_tensors_and_iterables(own):
 
 LINEAR, IMAGE, CLASS = "nn.Linear(3, outputs)", "torch.ones(3) * i", "i % 2)"
 NO_LENGTH = "type('', (), {'__len__': lambda self: -1, '__getitem__': exit})()"
-WRONG = [  # what stands in the place of what, and what the error names
+WRONG = [  # what replaces what, and what the error names
     ("def build", "def biuld", "MODEL=", "build", "biuld", "datasets"),
     ("import torch\n", "import trch\n", "trch"),
     ("def build(outputs):", "def build(outputs)", "SyntaxError", "line"),
@@ -271,7 +271,7 @@ def test_two_files_of_one_name_are_two_modules(own, tmp_path):
 @pytest.mark.parametrize("beside", ["one_{}.py", "one_{}/__init__.py"])
 @pytest.mark.parametrize("first", ["import {name}", "def build(outputs): import {name}", ""])
 def test_two_files_whose_neighbours_have_one_name_are_refused(tmp_path, beside, first):
-    name = f"one_{abs(hash(tmp_path))}"  # one of its own for each test: a module stays in its process
+    name = f"one_{abs(hash(tmp_path))}"  # a new name for each test: a module stays in its process
     for folder, text in (("a", first), ("b", "import middle"), ("c", f"import {name}")):
         neighbour = tmp_path / folder / beside.format(name.removeprefix("one_"))
         neighbour.parent.mkdir(parents=True)

@@ -33,7 +33,7 @@ CLASSES = ("ant", "bee", "cat")
 
 
 def picture(number: int, width: int = 40, height: int = 30) -> Image.Image:
-    """A picture of its own for each number: smooth, as photographs are."""
+    """A different picture for each number: smooth, as photographs are."""
     rng = np.random.default_rng(number)
     coarse = Image.fromarray(rng.integers(0, 256, (5, 6, 3), dtype=np.uint8))
     return coarse.resize((width, height), Image.Resampling.BICUBIC)
@@ -383,7 +383,7 @@ def test_no_two_draws_share_a_seed(seed, tmp_path):
 
 @pytest.mark.parametrize("train", [True, False])
 def test_held_images_make_the_same_batches(data, tmp_path, train):
-    """Also in a spawned worker, which maps them itself. Changed files are decoded anew. Their size is foretold."""
+    """Also in a spawned worker, which maps them itself. Changed files are decoded again. Their size is predicted."""
     source = FolderSource(data, train)
     plain, kept = (ImageSet(source, 16, train, seed=2, hold=hold) for hold in (None, tmp_path / "cache"))
     expected = [everything(plain, epoch=epoch) for epoch in (0, 1)]
@@ -403,7 +403,7 @@ def test_held_images_make_the_same_batches(data, tmp_path, train):
 
 
 def test_one_process_makes_what_the_others_wait_for(tmp_path):
-    """Not for ever; what a killed one has left is written over."""
+    """Not forever; what a killed one has left is written over."""
     path, lock = tmp_path / "thing", tmp_path / "lock"
     (tmp_path / "thing.part").write_text("half")
 

@@ -53,7 +53,7 @@ def test_the_order_changes_each_epoch_and_with_the_seed():
 @pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
 @pytest.mark.parametrize("before", [0, 1, 10])
 def test_epochs_of_a_resumed_run_end_where_their_last_image_is(num_images, global_batch, before):
-    """A run of ``before`` steps of 7 images goes on with another batch."""
+    """A run of ``before`` steps of 7 images continues with another batch."""
     assert sharding.steps_of_epochs(num_images, 0, global_batch) == []
     seen = before * 7
     ends = sharding.steps_of_epochs(num_images, 4, global_batch, step=before, images_seen=seen)

@@ -151,7 +151,7 @@ def test_a_cluster_that_is_not_there_is_predicted_in_every_line():
 
 @pytest.mark.parametrize(("longer", "advised"), [(1.06, "horovod"), (1.01, "ddp")])
 def test_forecasts_share_one_profile_and_are_compared_at_the_same_end(longer, advised):
-    """Intervals that overlap are no reason to call 6 % nothing: both steps move with the same profile."""
+    """Intervals that overlap are not a reason to call 6 % nothing: both steps move with the same profile."""
     forecasts = cluster.forecasts(Facts(profile=PROFILE, link=SLOW), 4)
     plain = {each.mode: each for each in forecasts if each.config.compression == "none"}
     found = [dataclasses.replace(plain[mode], step_s=step_s, low_s=0.8 * step_s, high_s=1.2 * step_s)

@@ -23,7 +23,7 @@ FOUR = "4 namespaces of one machine, links limited to 1 Gbit/s"
 
 
 def put(folder, record, name: str):
-    """A record in a run's folder of its own."""
+    """A record in its own run folder."""
     (place := folder / record.run_id).mkdir(parents=True)
     (place / name).write_text(json.dumps(record.data))
     return place

@@ -105,9 +105,9 @@ def test_horovod_sends_at_its_cycles_what_is_ready_on_all():
     assert [entry[1:3] for entry in found.sent] == [pytest.approx((2.7, 3.7 + IDLE)),
                                                       pytest.approx((3.7 + IDLE, 4.7 + 2 * IDLE))]  # fmt: skip
     assert found.seconds == pytest.approx(5.2 + 2 * IDLE)
-    # Over NCCL it goes on while it sends: the cycle at 3.6 finds the second gradient; it leaves when the link is free.
+    # Over NCCL it continues while it sends: the cycle at 3.6 finds the next gradient; it leaves when the link is free.
     assert step("horovod", cycle_time_ms=300.0, link=OVER_NCCL, profile=GPU).sent[1][1:3] == pytest.approx((3.7, 4.7))
-    # Without overlap all is there at once: one message, or two where the buffer holds 10 MB.
+    # Without overlap all gradients are there together: one message, or two where the buffer holds 10 MB.
     assert [len(step("horovod", overlap=False, fusion_mb=mb).sent) for mb in (None, 10.0)] == [1, 2]
 
 
@@ -186,6 +186,6 @@ def test_what_a_rank_computes_and_sends_is_in_order_and_as_long_as_in_the_terms(
         took = sum(end - begin for what, begin, end in found.computed if what == name)
         assert took == pytest.approx(found.terms[name]), name
     assert all(0 <= begin <= end <= found.seconds + 1e-9 for _, begin, end, _ in found.sent)
-    if not options:  # no message is lost: gradients; weights besides; weights twice
+    if not options:  # no message is lost: gradients; weights, too; weights twice
         rounds = {"ddp": 1, "horovod": 1, "zero1": 2, "fsdp": 3}[mode]
         assert sum(nbytes for *_, nbytes in found.sent) == rounds * PROFILE.nbytes

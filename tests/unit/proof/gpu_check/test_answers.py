@@ -111,7 +111,7 @@ WRONG = {
         on_gpu(memory={"nvml_process": 7.0, "nvml_device": 6.0})
     ),
     "memory without NVML": lambda: answers.memory(on_gpu(memory={"torch_allocated": 5.0})),
-    "DP's data alone": lambda: answers.fullest(of_dp(4.5, 0.6)),  # DATA=synthetic lies on device 0 alone
+    "DP's data alone": lambda: answers.fullest(of_dp(4.5, 0.6)),  # DATA=synthetic lies only on device 0
     "replicas that differ": lambda: answers.equal_replicas(pair(other_weights=True)),
     "strides that do not match": lambda: answers.strides(STRIDES),
     "a part is missing": lambda: answers.memory_parts(parts(weights=1.0, activations=2.0, **BESIDE)),

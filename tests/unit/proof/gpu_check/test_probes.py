@@ -64,7 +64,7 @@ def ground_in(folder) -> Ground:
 
 
 def test_a_bare_loop_and_the_harness_run_in_turns_with_their_settings(tmp_path, monkeypatch, copied_python):
-    """The lines that a GPU will run, in fp32, as a CPU has it; one that ends early is no figure."""
+    """The lines that a GPU will run, in fp32, as a CPU has it; one that ends early gives no value."""
     ground = ground_in(tmp_path)
     config = dataclasses.replace(ground.config(**OPTIONS), channels_last=True, fused=True)
     blocks = a2_single.blocks_of(ground, config, pairs=1)
