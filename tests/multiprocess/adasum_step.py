@@ -1,4 +1,4 @@
-"""One rank under mpirun: a step of MODE=horovod with ADASUM=1, held against the formula, tensor by tensor.
+"""One rank under mpirun: a step of MODE=horovod with ADASUM=1, compared with the formula, tensor by tensor.
 
 Prints, from rank 0, the largest difference as a share of the largest change of that tensor. The model has a tensor of
 one element, one that gets no gradient on odd ranks, and enough of them that Horovod packs some together.

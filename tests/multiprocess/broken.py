@@ -13,9 +13,9 @@ ENGINES = {
     "horovod by mpirun": {"mode": "horovod", "gpus": 2, "launcher": "mpirun"},
     "dp": {"mode": "dp", "gpus": 2},
 }
-# A run that goes on until somebody ends it, and leaves the cores to other tests: its steps wait for their images.
+# A run that continues until somebody ends it, and leaves the cores to other tests: its steps wait for their images.
 ENDLESS = {"steps": 100_000, "storage_ms": 10}
-GONE_WITHIN = 30.0  # seconds in which the last process of a broken run must have ended; left alone it would go on
+GONE_WITHIN = 30.0  # seconds in which the last process of a broken run must have ended; left alone it would continue
 NEEDS = {"horovod": needs_horovod, "horovod by mpirun": needs_mpi}
 
 
@@ -35,7 +35,7 @@ def bad_rank(name: str) -> int:
 
 
 def failure_of(result, code: int = 1) -> dict:
-    """What a failed run's record says, after what every failed run must keep: one line, a code, a record, no rest."""
+    """A failed run's record, after what every failed run must keep: one line, a code, a record, no rest."""
     one_line(result, code)
     failed = result.loaded
     assert failed.status == "failed" and failed.samples == []

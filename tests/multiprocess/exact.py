@@ -9,7 +9,7 @@ from tests import small_resnets
 
 
 class Double(nn.Module):
-    """In float64, also what the worker puts in: its layers in the place of norms."""
+    """In float64, also what the worker puts in: its layers instead of norms."""
 
     def __init__(self, model: nn.Module):
         super().__init__()

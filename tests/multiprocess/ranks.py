@@ -109,7 +109,7 @@ class ForkedNode(Node):
 
 
 def node(config: RunConfig, run_dir: Path) -> Node:
-    """In the place of ``launcher.local_node``."""
+    """Replaces ``launcher.local_node``."""
     own = config.launcher in ("spawn", "mpirun") or config.dist_url or config.elastic or not LINUX
     usual = local_node(config, run_dir)
     return usual if own else ForkedNode(usual.placement, run_dir)

@@ -1,4 +1,4 @@
-"""`bench predict mode` with runs of its own, at the smallest size, and again from the records that they left."""
+"""`bench predict mode` with its own runs, at the smallest size, and again from the records that they left."""
 
 import json
 

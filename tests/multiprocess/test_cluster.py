@@ -102,7 +102,7 @@ def test_enter_says_what_it_cannot_do(cluster):
     assert runs.finish(runs.start("node1", "true", module="bench.cluster.enter")).code == 255  # nor outside
 
 
-# The command says what it is told, and takes its time to end; a child of it leaves its session.
+# The command prints the signal that it gets, and takes its time to end; a child of it leaves its session.
 TRAP = (
     "trap 'echo told; sleep 0.2; echo ended; exit 9' INT TERM; setsid sleep 654.5 & "
     "echo up $BENCH_CLUSTER; while :; do sleep 0.1; done"
@@ -118,7 +118,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_nothing_is_left_after_a_signal(cluster, ending):
-    """The command is told to end first, and may tidy up: also where nobody is left who could tell it."""
+    """The command gets a SIGTERM first, and may tidy up: also where nobody is left who could tell it."""
     number, more, code = ENDINGS[ending]
     before = network()
     words = runs.flags(cmd=shlex.join(["sh", "-c", TRAP]) + more if more else TRAP)

@@ -1,4 +1,4 @@
-"""MIN_DEVICES with real ranks: a run goes on when one is killed, and says what that cost. (Machines that are lost:
+"""MIN_DEVICES with real ranks: a run continues when one is killed, and says what that cost. (Machines that are lost:
 test_several_machines.py.)"""
 
 import pytest
@@ -7,7 +7,7 @@ from bench.launch.engines.horovod_elastic import FIRST_WAIT_S
 from tests.multiprocess.ranks import each, equal_replicas
 from tests.runs import LASTING, left_behind, needs_horovod, run
 
-# 12 steps of 120 of 1437 images. They take so long that the training goes on when a rank's end is seen.
+# 12 steps of 120 of 1437 images. They take so long that the training still runs when a rank's end is seen.
 TRAINING = LASTING | {"gpus": 2, "batch": 60, "epochs": 1, "checkpoint_steps": 3}
 EVERY_IMAGE = {"epoch": 1, "once": 1437, "more": 0, "never": 0}
 FILES = {"best.pt", "latest.pt", "launcher.log", "rank0.log", "rank1.log", "record.json"}

@@ -51,7 +51,7 @@ def stepping(out, ranks: int):
 
 @contextlib.contextmanager
 def going_on(out, name: str, **options):
-    """A run that goes on and on, once both ranks step: its process. It is ended in any case."""
+    """A run that does not end by itself, once both ranks step: its process. It is ended in any case."""
     process = start_run(out, **ENGINES[name], **ENDLESS | options)
     try:
         runs.wait_for(stepping(out, 2), "every rank steps")
@@ -167,7 +167,7 @@ print(memory_words(collect_machine()["machine"]))
 
 @pytest.fixture
 def group():
-    """A control group of its own with that limit, below this process's: as a container or a batch system sets it."""
+    """A separate control group with that limit, below this process's: as a container or a batch system sets it."""
     made = None
     for parent in [folder for folder in cgroup.groups("memory") if (folder / "cgroup.procs").exists()]:
         with contextlib.suppress(OSError):
@@ -304,7 +304,7 @@ def test_ctrl_c(name, times, tmp_path, forked_programs):
 
 
 def test_somebody_else_watches_a_run_and_ends_it(tmp_path, forked_programs):
-    """An epoch is printed when it ends; `bench status` shows every rank, while the run goes on."""
+    """An epoch is printed when it ends; `bench status` shows every rank, while the run continues."""
     options = LASTING | {"gpus": 2, "batch": 120, "epochs": 1000, "track": "none", "checkpoint": 0}
     process = start_run(tmp_path, copies=forked_programs, mode="ddp", **options | {"steps": None})
     try:

@@ -15,7 +15,7 @@ from tests.multiprocess.broken import ENDLESS, ENGINES, NEEDS, bad_rank, engine,
 from tests.runs import Result, finish, needs_horovod, start_run
 
 WIDE = pytest.mark.wide
-# A rank is found in the same way whoever has started it, and each engine's ranks are ended in test_faults.py. A rank
+# A rank is found in the same way with every launcher, and each engine's ranks are ended in test_faults.py. A rank
 # that waits in a collective of Horovod takes a core.
 HANGING = [engine(name, *[WIDE] * (name not in ("ddp by torchrun", "dp"))) for name in ENGINES]
 LIMIT_S = 20  # longer than any phase of these runs takes on a busy machine
@@ -121,7 +121,7 @@ def test_a_collective_that_rank_0_enters_alone(result):
     assert found.code == 1 and failure["kind"] == "hung" and found.loaded.hung
     assert runs.left_behind(found.pid, within=30) == []
     waits = [(place["file"], place["line"]) for place in failure["where"] if place["collective"]]
-    assert len(set(waits)) == 2  # both ranks wait, each in a collective of its own
+    assert len(set(waits)) == 2  # both ranks wait, each in its own collective
     assert all(f"{file}:{line}" in failure["message"] for file, line in waits)
 
 
@@ -136,7 +136,7 @@ def test_a_rank_that_is_stopped(name, result):
 
 @needs_horovod
 def test_a_rank_that_is_continued_in_time(result):
-    """The run ends well, and nobody is told less than what was measured: one long step, and a mean that it moved."""
+    """The run ends well, and every message contains what was measured: one long step, and a mean that it moved."""
     found = result(stopped_for_a_while)
     assert found.code == 0, found.stderr
     assert all(max(sample.step_time_s) > AWAY_S - 0.5 for sample in found.loaded.samples)
@@ -144,7 +144,7 @@ def test_a_rank_that_is_continued_in_time(result):
 
 
 def test_bench_and_then_its_launcher_are_stopped(result):
-    """While `bench` is stopped the ranks go on, and it finds them when it is continued.
-    A launcher that stays stopped when its ranks are done is a hang of its own, and does not stay."""
+    """While `bench` is stopped the ranks continue, and it finds them when it is continued.
+    A launcher that stays stopped when its ranks are done is a separate hang, and does not stay."""
     failure = failure_of(result(stopped_launcher))
     assert (failure["rank"], failure["kind"]) == (None, "hung") and "launcher" in failure["message"]

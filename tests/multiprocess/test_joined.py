@@ -56,7 +56,7 @@ def ended_by(process: subprocess.Popen, number: int, out: Path) -> Result:
 @needs_s3
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a folder of its own needs root: unshare")
 def test_two_machines_without_a_shared_file_system(tmp_path, bucket, copied_python):
-    """Two agents of torchrun, each a node; the second does not see the first one's folder. Each fetches the data once,
+    """Two agents of torchrun, each a node; the second does not see the folder of the first. Each fetches the data once,
     and what the second has left goes to COPY_TO. Rank 0 is at a terminal: its bar is gone before the table comes."""
     for name, content in images().items():
         bucket.put(f"v1/{name}", content)
@@ -116,7 +116,7 @@ def test_horovodrun(tmp_path, copied_python):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "torchrun is killed"])
 def test_the_launcher_ends(number, tmp_path, request):
-    """Its ranks end, and a record says how. Nobody is left who could end them."""
+    """Its ranks end, and a record shows how. Nobody is left who could end them."""
     if number == signal.SIGINT:  # who is killed are fresh processes
         request.getfixturevalue("copied_python")
     agent = ["--standalone", "--nproc-per-node=2", *words(tmp_path, **ENDLESS)]

@@ -54,7 +54,7 @@ HOROVODRUN = ("horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"
 
 
 def trained(folder, *launcher) -> list[dict]:
-    """What each rank says of itself."""
+    """What each rank reports about itself."""
     folder.mkdir()
     (script := folder / "train.py").write_text(SCRIPT)
     shutil.copy(ROOT / "tutorials" / "scripts" / "keras_fit.py", folder)

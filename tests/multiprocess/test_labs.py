@@ -1,4 +1,4 @@
-"""Every known mistake made once in a real run, beside a right run: what decides in its lab moves as it is said to.
+"""Every known mistake made once in a real run, beside a right run: its primary metric moves as stated.
 
 Their ranks are forked (ranks.py): a small network, three steps an epoch.
 """
@@ -115,5 +115,5 @@ def test_a_collective_that_rank_0_enters_alone_is_ended_and_named(alone):
     failure = result.loaded.failure
     assert result.loaded.hung and failure["after_s"] > ALONE_TIMEOUT
     places = [(place["file"], place["line"]) for place in failure["where"] if place["collective"]]
-    assert len(set(places)) == 2  # both ranks wait, each in a collective of its own
+    assert len(set(places)) == 2  # both ranks wait, each in its own collective
     assert left_behind(result.pid, within=GONE_WITHIN) == []

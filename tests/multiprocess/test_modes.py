@@ -122,7 +122,7 @@ def no_exchange(run, name):
 
 
 def another_update(run, name):
-    """MODE=independent: the ranks begin and end apart, which also shows that each rank draws weights of its own."""
+    """MODE=independent: the ranks begin and end apart, which also shows that each rank draws its own weights."""
     single, result = run("single"), run(name)
     starts = each(result, "initial_weights_sha256")
     assert len(set(starts)) == len(set(each(result, "final_weights_sha256"))) == 2
@@ -224,7 +224,7 @@ def nothing_else_is_left(run, name):
     assert result.stdout.splitlines()[-1] == f"record: {result.run_dir / 'record.json'}"
     for log in logs:
         text = re.sub(r"(?m)^step \d+ of 5, .* GiB\n", "", (result.run_dir / log).read_text())  # on a slow machine
-        if "profiled" in name:  # torch's profiler says in a form of its own when it begins and ends
+        if "profiled" in name:  # torch's profiler prints in its own form when it begins and ends
             text = re.sub(r"(?m)^\w+:[-\d]+ [:\d]+ \d+:\d+ \w+\.cpp:\d+\] .*\n", "", text)
         assert not text, log
 
@@ -376,7 +376,7 @@ def phases_fill_the_step(run, name):
 
 
 def a_timeline_and_no_profile(run, name):
-    """fsdp on one device: its parameters in forward are not those between steps, so none has a moment of its own."""
+    """fsdp on one device: its parameters in forward are not those between steps, so none has its own moment."""
     (sample,) = run(name).loaded.samples
     assert lane(sample.timeline, "compute") and not sample.profile
 
@@ -439,8 +439,8 @@ TABLE = {
         two("horovod", launcher="mpirun", tuned=1, profile=1), *LAUNCHED, timeline, reductions_of_rank_0,
     ),
     "dp x2, profiled": (two("dp", profile=1), *LAUNCHED, timeline, a_row_for_each_thread),
-    # What changes the speed and not the update, and other numbers of ranks and threads. A mean of three is no power of
-    # two, and no tensor divides by three.
+    # What changes the speed and not the update, and other numbers of ranks and threads. Three is not a power of two,
+    # and no tensor divides by three.
     "dp x4": ({"mode": "dp", "gpus": 4} | EXACT, *EVERY),
     "ddp x2, profiled": (
         two("ddp", profile=1), *EVERY, timeline, buckets_begin_inside_backward, bucket_size(25.0),
@@ -532,7 +532,7 @@ def run(tmp_path_factory, ranks):
             return ranks.run(folder, **options)
         urls = {"tcp": f"tcp://127.0.0.1:{free_port()}", "file": f"file://{folder}/meet"}
         options |= {"dist_url": urls[options["dist_url"]]} if "dist_url" in options else {}
-        return runs.run(folder / "a #folder? of 100%", env=LEFT_OVER, **options)  # a path is no web address
+        return runs.run(folder / "a #folder? of 100%", env=LEFT_OVER, **options)  # a path is not a web address
 
     return Table({name: options for name, (options, *_) in TABLE.items()}, start)
 

@@ -41,7 +41,7 @@ def test_one_step_of_horovods_adasum_is_the_formulas(ranks):
 
 
 def test_a_training_with_adasum(tmp_path):
-    """Replicas stay equal, and the record says what was done. Watched: it is no mean, and nothing is wrong."""
+    """Replicas stay equal, and the record shows what was done. Watched: it is not a mean, and nothing is wrong."""
     result = run(tmp_path, mode="horovod", gpus=2, adasum=1, watch=1, momentum=0.9, accumulate=2)
     assert result.code == 0, result.stderr
     record = result.loaded
@@ -78,7 +78,7 @@ def test_joined(tmp_path):
 
 @pytest.mark.parametrize(("fault", "kind"), [("raise:1:2", "raised"), ("kill:1:2", "killed")])
 def test_joined_ranks_that_break(tmp_path, fault, kind):
-    """mpirun ends the others at once, and says so in words of its own; rank 0 leaves a record all the same."""
+    """mpirun ends the others at once, and prints its own message; rank 0 leaves a record all the same."""
     result = finish(start(2, "-m", *joined(tmp_path, fault=fault)), tmp_path, timeout=WITHIN)
     assert result.code and left_behind(result.pid) == []
     failed = result.loaded

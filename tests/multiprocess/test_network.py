@@ -40,7 +40,7 @@ def test_gloo_and_horovod_between_two_processes(tmp_path, capsys, copied_python)
 
 
 def test_a_rank_that_is_stopped_is_named_and_nothing_is_left(tmp_path, forked_programs):
-    """It waits for ever in a message: the run is ended after TIMEOUT, in one line."""
+    """It waits forever in a message: the run is ended after TIMEOUT, in one line."""
     words = ("--backends=gloo", "--sizes=4KiB,64KiB", "--repeats=1000", f"--timeout={LIMIT_S}", "--device=cpu")
     words = ("network", "--gpus=2", *words, "--out", tmp_path)
     process = start(*words, module=hangs.__name__, copies=forked_programs)

@@ -33,7 +33,7 @@ def observed(tmp_path_factory, ranks):
 def test_a_right_run_has_no_finding(observed, options):
     _, seen = observed(**options | SHORT)
     assert mistakes.find(seen) == []
-    if options["mode"] == "independent":  # replicas that drift are told from a bound
+    if options["mode"] == "independent":  # a bound shows which replicas drift
         assert len(set(seen["start"]["parameters"])) == 2 and not seen["exchanges"]
         assert [f.name for f in mistakes.find(seen | {"exchanges": True})] == ["unsynced-init", "no-exchange"]
 

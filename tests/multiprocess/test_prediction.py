@@ -77,7 +77,7 @@ def test_one_device_and_two_give_the_same_table(ranks, trained, tmp_path):
         shares = [float(row[name]) for name in ("probability", "probability_2", "probability_3")]
         assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1, abs=1e-4) and not row["error"]
         assert {row["class"], row["class_2"], row["class_3"]} == set(COLOURS)
-    assert list(rows[0]) == head(3) and len(head(1000)) == 2 + 2 * 5  # as many columns as classes, five at the most
+    assert list(rows[0]) == head(3) and len(head(1000)) == 2 + 2 * 5  # as many columns as classes, at most five
 
 
 def test_bad_input_is_one_line(ranks, trained, tmp_path):

@@ -71,7 +71,7 @@ def test_a_run_over_two_machines_is_one_record_with_the_logs_of_all_ranks(waitin
     told = scene("untouched", mode="horovod", steps=3, timeout=200)
     assert told["code"] == 0, told
     is_of_two_machines(told["record"], told["folder"])
-    assert told["seen"] == [0, 1]  # both ranks' heartbeats, while it went on
+    assert told["seen"] == [0, 1]  # both ranks' heartbeats, while it ran
 
 
 def is_of_two_machines(record: dict, folder: Path) -> None:
@@ -126,7 +126,7 @@ def test_what_breaks_is_named_with_its_machine_and_nothing_is_left_on_any(
         found = told["record"]["failure"]
         assert told["record"]["status"] == "failed" and found | failure == found
     if name == "link_down":
-        assert told["after_5_s"] > told["before"]  # it went on
+        assert told["after_5_s"] > told["before"]  # it continued
     if name == "untouched":
         assert found["where"][1]["function"] == "inject_fault"
 
@@ -200,7 +200,7 @@ def link_down(run, out: Path) -> dict:
 
 
 def node_killed(run, out: Path) -> dict:
-    """Everything on the second node is killed at once; REMOTE may reach it again."""
+    """Everything on the second node is killed together; REMOTE may reach it again."""
     step_of(out, 5)
     (out.parent / "gone").touch()
     for process in started_on("node2"):

@@ -179,7 +179,7 @@ for step in itertools.count():
     optimizer.zero_grad()
 """
 )
-# Two models and optimizers. Every rank writes the same files, and every epoch seeds its augmentation alike.
+# Two models and optimizers. Every rank writes the same files, and every epoch seeds its augmentation equally.
 GAN = (
     HEAD
     + """
@@ -265,7 +265,7 @@ def test_loaders_that_call_their_base_class_give_the_same_batches(tmp_path):
 @needs_horovod
 @pytest.mark.parametrize("order", ["before", pytest.param("after", marks=pytest.mark.wide)])
 def test_a_script_under_horovodrun_that_watches_itself(order, tmp_path):
-    """The step by which Horovod makes an optimizer's state is none of the 24."""
+    """The step by which Horovod makes an optimizer's state is not one of the 24."""
     done, record = timed(tmp_path, HOROVOD, *HOROVODRUN, words=(order,))
     assert done.code == 0, done.stderr
     assert record["engine"] == "Horovod" and record.world_size == 2 and record.global_batch == 8
@@ -285,7 +285,7 @@ def test_of_several_optimizers_those_count_that_train_the_same_parameters(tmp_pa
 
 
 def test_steps_end_a_script_that_would_go_on_for_ever_and_all_is_looked_for_but_the_data(tmp_path):
-    """Rank 0 evaluates every tenth step: these are no steps, and both ranks end after 20."""
+    """Rank 0 evaluates every tenth step: these are not steps, and both ranks end after 20."""
     done, record = timed(tmp_path, NO_LOADER, *TORCHRUN, options=("--steps=20",))
     assert done.code == 0 and left_behind(done.pid) == [], done.stderr
     assert names(record) == [] and "drift" not in record["unheard"] and "no-reshuffle" in record["unheard"]
@@ -309,7 +309,7 @@ def test_a_rank_that_fails_is_named_and_not_waited_for(tmp_path):
 
 @pytest.mark.parametrize("how", ["LIMIT", "SIGTERM", "SIGKILL", "the tree around it"])
 def test_nothing_is_left_of_a_script_that_does_not_end(tmp_path, how):
-    """Whether it is over LIMIT, or `bench time` is told to end, killed, or ended with what has started it."""
+    """Whether it is over LIMIT, or `bench time` is interrupted, killed, or ended with what has started it."""
     (pids := tmp_path / "pids").mkdir()
     command = ["sh", "-c", f"for n in 1 2; do setsid sleep 600 & touch {pids}/$!; done; sleep 600"]
     words = ["time", "--out", tmp_path / "out", *(["--limit=3"] if how == "LIMIT" else []), "--", *command]

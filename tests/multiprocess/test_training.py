@@ -251,7 +251,7 @@ def test_another_number_of_ranks_may_go_on_and_what_changes_is_noted(run):
     ],
 )
 def test_a_checkpoint_that_cannot_be_resumed_is_refused(tmp_path, ranks, run, options, value):
-    """odd.pt is of the right kind and has the right names: only the run that would go on from it can know."""
+    """odd.pt has the right kind and the right names: only the run that would resume from it can know."""
     state = checkpoint(run("single"))
     state["ranks"][0]["buffers"] = dict.fromkeys(state["ranks"][0]["buffers"], torch.ones(7))
     torch.save(state, tmp_path / "odd.pt")
@@ -278,7 +278,7 @@ def test_what_one_mode_saved_another_validates_exactly(run, name):
 
 @pytest.mark.parametrize("name", rows(["single", "dp", "ddp", "horovod"]))
 def test_averages_are_those_of_the_weights_of_each_step(run, name):
-    """Computed anew from a snapshot of every step; and every rank has the same: rank 0's are validated and saved."""
+    """Computed again from a snapshot of every step; and every rank has the same: rank 0's are validated and saved."""
     result = run(name)
     kept = checkpoint(result)
     every_step = [dict(np.load(result.run_dir / f"rank0-step{step}.npz")) for step in range(1, 13)]
@@ -315,7 +315,7 @@ def test_an_exploding_loss_is_skipped_by_all_ranks_and_counted(run, name):
 
 @pytest.mark.parametrize("name", ["astray", "astray, guarded"])
 def test_a_loss_that_is_not_finite_is_recorded_as_none(run, name):
-    """The training has gone astray; its record is whole and says so."""
+    """The training has diverged; its record is complete and shows it."""
     (row,) = epochs(run(name))
     assert row["loss"] is None and not (run(name).run_dir / "best.pt").exists()
     if "guarded" in name:

@@ -26,7 +26,7 @@ def suite(tmp_path_factory, ranks):
 
 
 def replicas(record: Record) -> dict:
-    """What a record says of its replicas; rank 0's part alone has it."""
+    """What a record contains about its replicas; only rank 0's part has it."""
     mine, *others = record.samples
     assert not any(part.replicas for part in others)
     return mine.replicas
@@ -73,7 +73,7 @@ def test_the_command_fixes_its_margin_first_and_leaves_pictures_and_a_page(suite
 
 
 def test_three_replicas_come_together_as_the_theory_says(tmp_path, ranks):
-    """With decay, without momentum and without batch norm: nothing to estimate anew."""
+    """With decay, without momentum and without batch norm: nothing to estimate again."""
     recipe = {"gpus": 3, "batch": 80, "init_sync": 0, "replicas": 1, "norm": "group", "checkpoint": 0, "seed": 4}
     recipe |= {"lr": 0.1, "weight_decay": 0.5, "momentum": 0, "lr_warmup_steps": 3}
     result = ranks.run(tmp_path, **SIZE | recipe, mode="ddp")
