@@ -1,6 +1,6 @@
 """Stand-ins for ``course.run_on_ranks`` whose ranks are forked from the process that runs the cells.
 
-There torch is imported already, so a call takes a fraction of a second. Fresh processes have tests of their own, and
+There torch is imported already, so a call takes a fraction of a second. Fresh processes have separate tests, and
 `make course check` runs every set on them.
 """
 
@@ -34,7 +34,7 @@ def run_on_ranks(function: Callable, num_ranks: int = 2, *arguments, engine: str
 
 def alone(function: Callable, num_ranks: int = 2, *arguments, engine: str = "torch", **options) -> None:
     """On one rank of one, which is enough to see that an answer is missing: the function gets as far as the answer, and
-    that raises. Raises RunFailed also when nothing is raised: there is no result to be had."""
+    that raises. Raises RunFailed also when nothing is raised: there is no result."""
     forked(function, 1, arguments, engine, options.get("timeout", 60.0))
     raise RunFailed("nothing was raised")
 

@@ -108,7 +108,7 @@ def judge(notebook: Path, blank: Path, answers: Path, results: Path, most: int) 
         if to_answer:
             tell("solution", part, {}, forked.run_on_ranks)
             empty = {cell["id"]: "".join(cell["source"]) for cell in blanks if cell["id"] in to_answer}
-            tell("blank", part, empty, forked.alone)  # an answer that is not there fails on every rank alike
+            tell("blank", part, empty, forked.alone)  # an answer that is not there fails on every rank
         for number, answer in enumerate(everything):
             own = functions(answer.source)
             named = tuple(sorted(names & own))
@@ -140,7 +140,7 @@ def run(source: str, name: str, module: types.ModuleType, engine: str | None = "
 
 
 def in_a_copy(part: list, module: types.ModuleType, sources: dict[str, str], ranks: Callable) -> dict[str, str | None]:
-    """The error of each test cell of a part with these sources in the place of its own, by the cells' ids."""
+    """The error of each test cell of a part when these sources replace the part's, by the cells' ids."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -132,7 +132,7 @@ def test_what_could_not_be_graded_is_named_and_the_others_go_on(graded, tmp_path
     assert len(said) == 2 and "holiday.ipynb" in said[0] and "broken/00_sample.ipynb" in said[1]
     reasons = {row["student"]: row["reason"] for row in table(graded, "grades.csv") if row["reason"]}
     assert set(reasons) == {"late", "broken"} and reasons["late"] in page(graded, "late")
-    told = release.results_of(graded.out, "")  # what Gradescope is told
+    told = release.results_of(graded.out, "")  # what Gradescope receives
     assert {test["max_score"] for test in told["tests"]} == {1.0, 2.0} and reasons["broken"] in told["output"]
     assert release.results_of(tmp_path, "no notebook")["output"] == "no notebook"
 

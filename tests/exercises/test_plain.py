@@ -52,7 +52,7 @@ def test_notebooks_share_a_process_and_nothing_else(tmp_path):
 
 @pytest.fixture(scope="module")
 def folder(blank, solved, tmp_path_factory):
-    """A release with one set of which two tasks are answered, and a notebook that is no set."""
+    """A release with one set of which two tasks are answered, and a notebook that is not a set."""
     folder = tmp_path_factory.mktemp("release")
     (folder / "00_sample").mkdir()
     answered = edited(solved, task2_answer="def total(rank): raise ValueError('I do not know')")
@@ -72,4 +72,4 @@ def test_pytest_in_the_folder_of_a_release(folder):
     where = "00_sample/00_sample.ipynb::s00-task"
     assert outcomes == [[f"{where}1-test", "PASSED"], [f"{where}2-test", "FAILED"], [f"{where}3-test", "PASSED"]]
     assert "I do not know" in done.stdout and "2 of 4" in done.stdout
-    assert "bench/course" not in done.stdout  # the way through our own code is no help
+    assert "bench/course" not in done.stdout  # the frames of our own code do not help
