@@ -39,7 +39,7 @@ def pytest_configure(config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """The tests' modules import a million objects that stay: they are no garbage."""
+    """The tests' modules import a million objects that stay: they are not garbage."""
     gc.disable()
     found = yield
     gc.freeze()
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # also without pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Two processes more than there are cores, for tests also wait; four at the most."""
+    """Two processes more than there are cores, for tests also wait; at most four."""
     return min(4, usable_cores() + 2)
 
 

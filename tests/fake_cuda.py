@@ -6,7 +6,7 @@ says. Under torch's FakeTensorMode an operation on tensors of two devices is an 
 DTensor does not have as well.
 
 What would ask a driver stands in here: streams, events, the device's properties, and the process group, which is
-torch's "fake" backend. So nothing is shown of the order of kernels, and what depends on a number cannot be had: the
+torch's "fake" backend. So nothing is shown of the order of kernels, and what depends on a number is not available: the
 scaler of fp16. Under DDP the backward pass ends in torch's C++ reducer, which takes no fake tensors: there the steps
 end with the forward pass.
 """
@@ -106,7 +106,7 @@ def to(model: nn.Module, device: torch.device, memory_format: torch.memory_forma
 
 
 def gpus(count: int) -> None:
-    """From now on there are so many. Mostly there is none: what finds one asks for its properties."""
+    """From now on there are N devices. Usually there is none: what finds one asks for its properties."""
     DRIVER.stub_set_devices(count)
 
 

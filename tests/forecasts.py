@@ -22,7 +22,7 @@ SPANS = (("phase", "forward", 0.0, 0.1, None), ("phase", "backward", 0.1, 0.5, N
 
 
 def one_thread(data: dict) -> dict:
-    """Each process of a record has one thread, and so a core of its own on up to two."""
+    """Each process of a record has one thread, and so its own core on up to two."""
     for part in data["samples"]:
         part["threads"] = 1
     return data

@@ -67,7 +67,7 @@ SERVERS = {
 
 
 def pytest_configure(config) -> None:
-    """They are no children of a process that runs tests, because grading ends all that its process has started."""
+    """They are not children of a process that runs tests, because grading ends all that its process has started."""
     if LINUX and not hasattr(config, "workerinput"):
         servers = contextlib.ExitStack()
         config.add_cleanup(servers.close)
@@ -76,13 +76,13 @@ def pytest_configure(config) -> None:
 
 @pytest.fixture(scope="session")
 def forked_programs():
-    """``forked_programs.python`` begins with torch. None where a fork is not safe: programs start afresh there."""
+    """``forked_programs.python`` begins with torch. None where a fork is not safe: a program is a new process there."""
     return SimpleNamespace(python=os.environ["TESTS_PYTHON"]) if LINUX else None
 
 
 @pytest.fixture
 def copied_python(forked_programs, monkeypatch):
-    """What the test starts as sys.executable begins with torch; where a fork is not safe, afresh."""
+    """What the test starts as sys.executable begins with torch; where a fork is not safe, it is a new process."""
     if forked_programs:
         monkeypatch.setattr(sys, "executable", forked_programs.python)
 

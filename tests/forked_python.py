@@ -98,7 +98,7 @@ def serve(modules: list[str]) -> None:
 
             gc.disable()
             preload(modules)
-            gc.freeze()  # no fork looks for garbage among what was imported, nor gets pages of its own by that
+            gc.freeze()  # no fork looks for garbage among what was imported, nor gets its own pages by that
             gc.enable()
             leave_cores()  # tests share their cores
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -111,7 +111,7 @@ def serve(modules: list[str]) -> None:
 
 
 def answer(caller: socket.socket) -> None:
-    """One call, in a process of its own: start the fork, wait for it, and end all that it leaves. Never returns."""
+    """One call, in its own process: start the fork, wait for it, and end all that it leaves. Never returns."""
     code = 1
     try:
         os.setsid()

@@ -73,7 +73,7 @@ def change(value, place: tuple, kind: str, odd) -> None:
         old.append(odd)
     elif kind == "scale" and isinstance(old, int | float):
         value[last] = old * 1e150
-    elif kind == "scale" and isinstance(old, str) and len(old) < 10**6:  # three times in a row is no text any more
+    elif kind == "scale" and isinstance(old, str) and len(old) < 10**6:  # three times in a row, a text is too long
         value[last] = old * 1000
     elif kind == "twice" and isinstance(old, list):
         old += copy.deepcopy(old)

@@ -42,7 +42,7 @@ def record(
 
     throughput: images per second. batch: images per device per step. seconds: after START. failed: a kind of failure.
     facts, phases (shares of a step): laid over the usual ones. memory: source -> GiB, for every device.
-    top1: after each epoch; an epoch takes 10 s and its validation 1 s more. replicas: what the record says of them.
+    top1: after each epoch; an epoch takes 10 s and its validation 1 s more. replicas: their entry in the record.
     options: any other of RunConfig.
     """
     cores = CORES[device]
@@ -313,7 +313,7 @@ def accuracy_programs(epochs: int = 3, target: float | None = 0.98, **top1) -> d
 
 def unsynced_programs() -> dict[str, dict]:
     """The programs of a suite of replicas that start apart, four seeds. Of ddp's unsynchronised ranks the first loses 3
-    points and the second, judged with the first one's buffers, 50; of Horovod's none loses any. One layer is twice as
+    points and the second, judged with the buffers of the first, 50; of Horovod's none loses any. One layer is twice as
     far apart as the other, and all shrink by 1 % per step."""
     trained = {"epochs": 1, "checkpoint": False, "data": "digits", "weight_decay": 0.1, "momentum": 0.0, "lr": 0.1}
     seeds = [0.95, 0.96, 0.94, 0.955]
@@ -329,7 +329,7 @@ def unsynced_programs() -> dict[str, dict]:
 
 
 def replicas_of(top1: list[float], apart: bool) -> dict:
-    """What a record says of replicas. top1: one per rank."""
+    """What a record contains about replicas. top1: one per rank."""
     steps = list(range(STEPS + 1)) if len(top1) > 1 else []
     theory = [0.99**step for step in steps]
     layers = {name: [size * apart * factor for factor in theory] for name, size in {"conv1": 2.0, "fc": 1.0}.items()}
@@ -429,7 +429,7 @@ def store(folder: Path, records: list[Record]) -> Path:
     return Path(folder)
 
 
-# What the two versions of a lab would have been observed to do, as far as the made-up labs need it.
+# What the two versions of a mistake would have been observed to do, as far as the made-up demos need it.
 OBSERVED = {
     side: {
         "data": {"num_images": 1437, "global_batch": 96, "same_neighbours": neighbours, "shared_in_a_step": shared,
@@ -449,8 +449,8 @@ OBSERVED = {
 
 
 def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | None = None, hung=None) -> list[Record]:
-    """The records of a lab. wrong: laid over what the wrong version was observed to do. hung: where its ranks stood, by
-    rank, when it was ended; otherwise it ends well."""
+    """A mistake demo's records. wrong: laid over what was observed of the wrong version. hung: where the ranks stood,
+    by rank, when it was ended; otherwise it ends well."""
     trained = {"mode": "ddp", **shape("ddp", 2), "epochs": 2, "data": "digits", "checkpoint": False}
     trained |= MORE.get(name, {})
     seeds = [[0.90, 0.95], [0.91, 0.96], [0.90, 0.94]][:rounds]
@@ -473,6 +473,6 @@ def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | 
     return found
 
 
-# What both versions of a lab need beside the mistake.
+# What both versions of a demo need in addition to the mistake.
 MORE = {"strict-false": {"pretrained": "weights.pt"}, "lr-not-scaled": {"lr_batch": 32}, "local-norm": {"norm": "sync"},
         "same-augmentation": {"augment": True}, "many-writers": {"checkpoint": True}}  # fmt: skip

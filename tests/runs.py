@@ -90,7 +90,7 @@ class Result:
 
 def flags(**options) -> list[str]:
     """gpus=2, image_size=8 -> ["--gpus=2", "--image-size=8"]. None leaves a flag out. A field that is a part of another
-    option, as sync=0 is of INJECT, is written as that option."""
+    option, as sync=0 of INJECT, is written as that option."""
     words, parts = [], {}
     for name, value in options.items():
         f = FIELDS.get(name)
@@ -104,7 +104,7 @@ def flags(**options) -> list[str]:
     return words + [f"--{flag}={','.join(texts)}" for flag, texts in parts.items()]
 
 
-# `python -m MODULE …`, in which another program stands in the place of Python.
+# `python -m MODULE …`, in which another program replaces Python.
 WITH_PYTHON = (
     "import runpy, sys; del sys.argv[0]; sys.executable = {!r}; runpy.run_module(sys.argv[0], None, '__main__', True)"
 )
@@ -113,7 +113,7 @@ WITH_PYTHON = (
 def start(*arguments, env: dict | None = None, module: str = "bench", copies=None) -> subprocess.Popen:
     """Start ``python -m bench`` in the background; ``env`` is laid over this environment less engines' variables.
 
-    copies: the fixture ``forked_programs``: then launchers and ranks begin with torch; `bench` itself starts afresh.
+    copies: the fixture ``forked_programs``: then launchers and ranks begin with torch; `bench` itself does not.
     """
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
     program = ["-c", WITH_PYTHON.format(copies.python)] if copies else ["-m"]
@@ -189,7 +189,7 @@ def left_behind(pid: int, within: float = 5.0) -> list[str]:
 
 
 def descendants(pid: int) -> list[str]:
-    """Every process whose environment says that ``pid`` launched it, whoever its parent is now."""
+    """Every process whose environment says that ``pid`` launched it, even if its parent has changed."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

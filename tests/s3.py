@@ -1,4 +1,4 @@
-"""A real S3 server on this machine (moto), which remembers its requests and can be told to fail."""
+"""A real S3 server on this machine (moto), which remembers its requests and can be made to fail."""
 
 import contextlib
 import hashlib
@@ -82,7 +82,7 @@ class Server:
 
 
 class Bucket:
-    """A bucket with a name of its own on a server, filled and read by boto3."""
+    """A bucket with its own name on a server, filled and read by boto3."""
 
     def __init__(self, server: Server, name: str):
         self.server, self.name, self.client = server, name, server.client
@@ -92,7 +92,7 @@ class Bucket:
         self.client.put_object(Bucket=self.name, Key=key, Body=content, **options)
 
     def put_in_parts(self, key: str, content: bytes) -> None:
-        """Store an object the way big ones are: its ETag is no MD5."""
+        """Store an object the way big ones are: its ETag is not an MD5."""
         target = {"Bucket": self.name, "Key": key}
         upload = target | {"UploadId": self.client.create_multipart_upload(**target)["UploadId"]}
         tag = self.client.upload_part(**upload, PartNumber=1, Body=content)["ETag"]

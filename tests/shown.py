@@ -9,7 +9,7 @@ from bench.analysis import tables
 
 
 def text_of(figure) -> str:
-    """All that a picture says; line breaks of wrapped sentences are spaces."""
+    """All text of a picture; line breaks of wrapped sentences are spaces."""
     from matplotlib.text import Text
 
     return in_one_line(" ".join(text.get_text() for text in figure.findobj(Text)))

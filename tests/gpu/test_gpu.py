@@ -96,7 +96,7 @@ def test_the_same_update_as_one_gpu(ran, mode, gpus):
 
 @pytest.mark.parametrize("sharing", ["0", "1"])
 def test_two_ranks_share_one_gpu_over_gloo_and_nccl(ran, monkeypatch, sharing):
-    """NCCL takes two ranks on one GPU from 2.30 on; the record says what they talked."""
+    """NCCL takes two ranks on one GPU from 2.30 on; the record contains the library that they used."""
     monkeypatch.setenv(nccl.SHARING, sharing)
     over = "NCCL" if nccl.shared_variables() else "Gloo"
     result = ran("ddp", 2, share_gpu=1, seed=int(sharing))  # two runs

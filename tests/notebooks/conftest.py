@@ -11,7 +11,7 @@ from tests.browser.chromium import browser  # noqa: F401
 
 @pytest.fixture(scope="module")
 def forked_python(tmp_path_factory):
-    """What stands in the place of sys.executable; the real one where a fork is not safe."""
+    """What replaces sys.executable; the real one where a fork is not safe."""
     if not LINUX:
         yield sys.executable
         return

@@ -100,7 +100,7 @@ def test_lines_come_as_they_are_printed(capfd):
         shell("no-such-program")
 
 
-# A child in a session of its own that heeds no SIGTERM, as a launcher's workers may be.
+# A child in its own session that ignores SIGTERM, as a launcher's workers may be.
 DAEMON = """
 import signal, subprocess, sys, time
 ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(100)"

@@ -136,7 +136,7 @@ class Said:
 
 
 class Kernel:
-    """As the chapters run in. Its temporary files lie in a folder of its own. Use as a context manager."""
+    """As the chapters run in. Its temporary files lie in a separate folder. Use as a context manager."""
 
     def __init__(self, folder: Path):
         self.tree = Tree()
@@ -385,7 +385,7 @@ def rank_of_two(code: int | None = None) -> str:
 
 
 def test_ranks_as_fresh_programs(monkeypatch, tmp_path):
-    """As where a fork is not safe: on macOS. How a rank has ended is told for every rank."""
+    """As where a fork is not safe: on macOS. How a rank has ended is reported for every rank."""
     monkeypatch.setenv("BENCH_PROC", "/nowhere")
     assert run_on_ranks(rank_of_two, 2, engine="bare") == ["0", "1"]
     for code in (7, 0):  # one that ends well has no result, either

@@ -105,7 +105,7 @@ def made(texts):
 
 
 def test_every_page_is_there_and_linked(made):
-    """A picture of the repository comes along, and a file that is no page is no link."""
+    """A picture of the repository comes along, and a file that is not a page gets no link."""
     index, first, guide = ((made / f"{page}.html").read_text() for page in ("index", "01_first", "guide"))
     for page in ("01_first.html", "02_second.html", "exercises/index.html", "guide.html"):
         assert (made / page).exists() and f'href="{page}"' in index, page

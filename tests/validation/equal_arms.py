@@ -128,7 +128,7 @@ def judged(suite: Suite, loaded: bool) -> dict:
 
 
 def drawn(real: list[dict], suites: int, seed: int = 0) -> list[tuple[bool, list]]:
-    """So many idle suites and as many loaded ones, as (loaded, rounds), whose rounds are drawn from the real ones:
+    """N idle suites and as many loaded ones, as (loaded, rounds), whose rounds are drawn from the real ones:
     beside a load, half of them. The two runs of a round stay together, in either order, with what was measured of the
     load."""
     rule, found = random.Random(seed), []

@@ -155,13 +155,13 @@ class Run:
             if pid == 0:
                 try:
                     live(self.path, self.log(rank), self.work, common | own, self.watched)
-                finally:  # nothing of this copy may go on as the runner
+                finally:  # nothing of this copy may continue as the runner
                     traceback.print_exc()
                     os._exit(70)
             self.pids[pid] = rank
 
     def meet(self) -> dict:
-        """A rendezvous in a process of its own, for it has threads. Returns the variables."""
+        """A rendezvous in its own process, because it has threads. Returns the variables."""
         path = self.folder / "meeting.json"
         self.helper = fork()
         if self.helper == 0:
@@ -268,7 +268,7 @@ class Row:
 
 
 def judge(script: Script, run: Run, bare: Run | None) -> Row:
-    """Compare what was heard with what the script says must be."""
+    """Compare what was observed with what the script declares."""
     heard = hear(run.text())
     problems = []
 

@@ -4,8 +4,8 @@ FINDS whole-data       found, and nothing else
 ASKS no-reshuffle      asked: by design?
 EXPECTS drift          the script declares it, and it is listed as expected
 ANY drift, no-group    at least one of these is found
-MAY drift              may be found or asked besides
-MAY_ASK whole-data     may be asked besides
+MAY drift              may be found or asked, too
+MAY_ASK whole-data     may be asked, too
 SAYS reports alone     words that must be in what it prints
 UNSEEN strict-false    not observed, which the report says; never "checked, not found"
 CLEAN strict-false     looked for, and clean

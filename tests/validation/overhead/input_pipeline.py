@@ -3,7 +3,7 @@
 ``python -m tests.validation.overhead.input_pipeline IMAGES IMAGE_SIZE PAIRS OUT``: IMAGES is a folder made by
 ``write_photographs``; OUT is a folder for ``rank0.json``. One worker makes blocks of batches of either kind in turns,
 so that a disturbed machine favours neither. A batch takes from its start to that of the next; the first of
-a block does not count, for the worker is still sending the other kind's last. Both read the same JPEG files and end
+a block does not count, because the worker is still sending the other kind's last. Both read the same JPEG files and end
 with a float batch, normalised, in the training process: the recipe normalises in the worker; the harness sends bytes
 and normalises the batch here. Nothing is held in memory. The files are in the system's cache: this is the work, not the
 disk.

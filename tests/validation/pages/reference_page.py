@@ -33,7 +33,7 @@ def read(folder: Path) -> tuple[list[Suite], list[Record]]:
     """The suites of a folder in the order of the page, and the records of none."""
     records, refused = find_records(folder)
     if refused:
-        raise UserError(f"{folder} holds files that are no good record: {refused[0]}")
+        raise UserError(f"{folder} contains files that are not valid records: {refused[0]}")
     suites, alone = suites_and_others(records)
     return sorted(suites, key=lambda suite: (place_of(subject(suite)), suite.id)), alone
 
@@ -77,7 +77,7 @@ def section(folder: Path, suite: Suite) -> str:
 def networks(folder: Path) -> Iterator[str]:
     records, refused = network_record.find(folder)
     if refused:
-        raise UserError(f"{folder} holds files that are no good record: {refused[0]}")
+        raise UserError(f"{folder} contains files that are not valid records: {refused[0]}")
     for name, found in network_record.by_suite(records).items():
         place, (quiet, said) = network_record.place_of(found), undisturbed(found)
         standing = network_result.provenance_lines(found)

@@ -1,1 +1,1 @@
-"""In the place of the project's package: the same scripts without a Watch."""
+"""Replaces the project's package: the same scripts without a Watch."""
