@@ -142,7 +142,7 @@ class WarmUp(keras.callbacks.Callback):
         self.size, self.steps, self.taken, self.alone = ranks.size, steps, 0, None
 
     def on_train_begin(self, logs=None):
-        if self.alone is None:  # a second fit with this callback goes on with it
+        if self.alone is None:  # a second fit with this callback continues with it
             self.alone = float(self.model.optimizer.learning_rate)
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -160,7 +160,7 @@ class TensorBoard(keras.callbacks.Callback):
     """``keras.callbacks.TensorBoard`` imports TensorFlow; this one writes the same files by torch, which needs the
     package tensorboard alone: the logs of every epoch, and the learning rate, below ``log_dir``/train and /validation.
 
-    Give it on rank 0 alone, after ``MeanMetrics``. Raises ImportError without the package.
+    Pass it only on rank 0, after ``MeanMetrics``. Raises ImportError without the package.
     """
 
     def __init__(self, log_dir="logs"):
