@@ -7,7 +7,7 @@ It reads pages, templates, the text of notebooks, docstrings, comments, and the 
 tables. It does not read code within text, nor what is generated into a page (`<!-- begin: … -->`). Where a listed
 expression is right, its pattern excludes the place. A page has at most 22 words per sentence on average.
 
-Words that style guides against, but that have too many right uses for a list: engine (a folder of the code), figure,
+Words that the style avoids, but that have too many right uses for a list: engine (a folder of the code), figure,
 finding, look, probe, program, steal, standing, "alone", "had", "such a", ", for" before a noun without a verb.
 """
 

@@ -1,7 +1,7 @@
 """One script on several numbers of devices: its speedup, and what takes the rest of the time.
 
 Records belong to one script if they have the same name and kind of device. Its text and arguments should be equal too,
-except values that follow from the number of devices; the table says where they differ.
+except values that follow from the number of devices; the table shows where they differ.
 """
 
 import math

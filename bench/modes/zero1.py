@@ -16,7 +16,7 @@ What to notice:
   - the model is DDP's, and only the optimizer is wrapped;
   - the optimizer's step is shorter, and is followed by a wait: no broadcast is hidden behind computation;
   - parameters are owned whole: where one of them is half of the model, two ranks share badly;
-  - no rank knows all of the state: a checkpoint has to collect it, which ``full_optimizer_state`` does.
+  - no rank has all of the state: a checkpoint has to collect it, which ``full_optimizer_state`` does.
 """
 
 import inspect
