@@ -1,4 +1,4 @@
-"""The record of an external script: read, checked, shown beside runs, compared with its like, and no run's."""
+"""The record of an external script: read, checked, shown beside runs, and compared only with records of its kind."""
 
 import json
 
