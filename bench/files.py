@@ -25,7 +25,7 @@ LEAST_READ = 2**16  # bytes: system files report size 0
 
 
 @contextlib.contextmanager
-def written_whole(path: Path, temporary: Path | None = None) -> Iterator[Path]:
+def atomic_write(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """Yields a temporary file name in the folder of ``path``; at the end it replaces ``path``.
 
     Its bytes are on the disk before the renaming, so after a power failure ``path`` is the old or the new file. After
@@ -59,7 +59,7 @@ def synchronise(path: Path | str) -> None:
 
 
 @contextlib.contextmanager
-def opened_plain(path: Path | str, links: bool = True) -> Iterator[BinaryIO]:
+def open_regular_file(path: Path | str, links: bool = True) -> Iterator[BinaryIO]:
     """Open a plain file for reading. links=False: refuse links.
 
     Raises OSError if it cannot be opened, and for a FIFO or a device, whose reads may never end.
@@ -74,9 +74,9 @@ def opened_plain(path: Path | str, links: bool = True) -> Iterator[BinaryIO]:
         os.close(number)
 
 
-def read_plain(path: Path | str, most: int = MOST_BYTES, links: bool = True) -> bytes:
+def read_regular_file(path: Path | str, most: int = MOST_BYTES, links: bool = True) -> bytes:
     """The bytes of a plain file. Raises OSError, also for more than ``most`` of them."""
-    with opened_plain(path, links) as file:
+    with open_regular_file(path, links) as file:
         size = os.fstat(file.fileno()).st_size
         limit = min(most, max(size, LEAST_READ))
         data = file.read(limit + 1) if size <= most else b""

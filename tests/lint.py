@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from bench.cli import ALIASES, COMMANDS, NAMES, RENAMED, every
+from bench.cli import ALIASES, COMMANDS, NAMES, RENAMED, all_commands
 from bench.config.data_sets import DATA_SETS
 from bench.config.modes import MODES
 from bench.config.sections import LAUNCHERS
@@ -157,7 +157,7 @@ def check_targets() -> Iterator[str]:
     """make lists the commands before any package is installed."""
     words = [sys.executable, "-S", "-m", "bench", "help", "--targets"]
     done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True)
-    parts = {part.name.replace(" ", "/") for part in every() if " " in part.name}
+    parts = {part.name.replace(" ", "/") for part in all_commands() if " " in part.name}
     listed = {word.removesuffix("+course") for word in done.stdout.split()}
     if listed != {*COMMANDS, *ALIASES, *RENAMED, *parts}:
         yield f"bench help --targets, with the standard library alone, lists {sorted(listed)}: {done.stderr[-500:]}"

@@ -23,7 +23,7 @@ UNKNOWN = "not recorded"
 DISAGREE = "ranks disagree"
 
 
-def agreed(texts, mark: str = "; ") -> str:
+def merge_texts(texts, mark: str = "; ") -> str:
     """The common text of all ranks, or what they disagree about."""
     found = sorted(set(texts))
     return found[0] if len(found) == 1 else f"{DISAGREE}: {mark.join(found)}"
@@ -35,7 +35,7 @@ def of_facts(*fields: str):
     def read(record: Record) -> str | None:
         seen = {tuple((part.facts or {}).get(f, UNKNOWN) for f in fields) for part in record.samples}
         texts = [", ".join(map(str, values)) for values in seen]
-        return None if any(UNKNOWN in text for text in texts) else agreed(texts)
+        return None if any(UNKNOWN in text for text in texts) else merge_texts(texts)
 
     return read
 
@@ -59,7 +59,7 @@ def images_of_first_steps(record: Record) -> str:
 def initial_weights(record: Record) -> str:
     """The initial weights of every rank: all parameters, complete even if a mode shards them."""
     hashes = {part.initial_weights_sha256 for part in record.samples}
-    return hashes.pop() if len(hashes) == 1 else agreed((h[:8] for h in hashes), ", ")
+    return hashes.pop() if len(hashes) == 1 else merge_texts((h[:8] for h in hashes), ", ")
 
 
 def model(record: Record) -> str:
@@ -86,7 +86,7 @@ def norm_images(record: Record) -> str | None:
 
 def memory_format(record: Record) -> str:
     """How images and weights are laid out in memory. Records older than this option do not contain it."""
-    return agreed((part.facts or {}).get("memory_format", "contiguous") for part in record.samples)
+    return merge_texts((part.facts or {}).get("memory_format", "contiguous") for part in record.samples)
 
 
 def optimizer(record: Record) -> str | None:
@@ -130,7 +130,7 @@ FACTS = {
     "optimizer": optimizer,
     "learning rate": of_facts("lr"),
     "schedule": of_config("schedule", "schedule_epochs", "schedule_factor", "lr_warmup_steps", "lr_warmup_epochs"),
-    "clipping, guard": of_config("clip_norm", "loss_guard", "nesterov"),
+    "gradient clipping, loss guard": of_config("clip_norm", "loss_guard", "nesterov"),
     "augmentation": of_config("augment"),
     "memory format": memory_format,
     "compiler": lambda record: record.config.compile_mode or str(record.config.compile),
@@ -141,7 +141,7 @@ FACTS = {
     "loader workers in total": lambda record: sum(part.loader_workers for part in record.samples),
     "storage": of_facts("storage_ms"),
     "threads in total": lambda record: sum(part.threads for part in record.samples),
-    "waiting threads": lambda record: agreed(describe.wait_policies(record)),
+    "waiting threads": lambda record: merge_texts(describe.wait_policies(record)),
     "warm-up and timed steps": lambda record: f"{record.config.warmup_steps} + {len(record.samples[0].step_time_s)}",
     "machine": lambda record: f"{record.machine['cpu_model']}, torch {record.versions.get('torch')}",
     "code": revision,
@@ -230,7 +230,8 @@ class Certificate:
 
     def sentence(self) -> str:
         if self.fair:
-            return f"fair: {len(self.facts) - len(self.inherent)} facts equal; inherent: {names(self.inherent)}"
+            equal = len(self.facts) - len(self.inherent)
+            return f"fair: {equal} facts equal; inherent to the modes: {names(self.inherent)}"
         return f"NOT A FAIR COMPARISON: {names(self.differences)}"
 
 
@@ -245,7 +246,7 @@ def certify(programs: Programs, rules: Rules = NOTHING_VARIES) -> Certificate:
         allowed = rules.varies.get(name) or INHERENT.get(name)
         fact = judge(name, programs, read, allowed, name in rules.by_round, name in rules.ranks_apart)
         facts.append(replace(fact, name=name.replace("images", batched)))
-    facts += [*passes(programs), *several_machines(programs), *interruptions(programs), *sources(programs)]
+    facts += [*passes(programs), *several_machines(programs), *interruptions(programs), *hash_sources(programs)]
     return Certificate([*facts, other_options(programs, rules), injected_mistakes(programs, rules)])
 
 
@@ -297,7 +298,7 @@ def passes(programs: Programs) -> list[Fact]:
     return [] if fact.status == "equal" else [fact]
 
 
-def sources(programs: Programs) -> list[Fact]:
+def hash_sources(programs: Programs) -> list[Fact]:
     """Hashes of the user's own code or text, if any was trained."""
     return [
         judge(name, programs, of_facts(key))

@@ -19,7 +19,7 @@ def save(figure, folder: Path, name: str) -> Path:
     """Write NAME.svg into a folder atomically; returns its path. Raises OSError."""
     path, content = Path(folder) / f"{name}.svg", svg_of(figure).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.written_whole(path) as temporary:
+    with files.atomic_write(path) as temporary:
         temporary.write_bytes(content)
     return path
 

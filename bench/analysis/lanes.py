@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from bench.analysis import style
 from bench.analysis.suite import group_by
-from bench.config.modes import Look
+from bench.config.modes import PlotStyle
 
 LANE = 0.23  # inches: one lane
-PANEL = 0.75  # inches of a panel besides its lanes: title and ticks
+PANEL = 0.75  # inches of a panel, without its lanes: title and ticks
 LEGEND_LINE = 0.2  # inches
 COLUMNS = 5  # of the legend
 PARTS_LANE = "dp"  # a lane, not a mode: the parts of DataParallel's forward
@@ -16,21 +16,21 @@ LANES = ("phase", PARTS_LANE, "compute", "communication")
 LABELS = {"phase": "phase", PARTS_LANE: "parts", "compute": "compute", "communication": "comm.",
           "gather": "gather", "scatter": "scatter"}  # fmt: skip
 PHASES = {
-    "data wait": Look(style.YELLOW, "..."),
-    "forward": Look(style.SKY, ""),
-    "backward": Look(style.BLUE, "///"),
-    "synchronize": Look(style.VERMILION, "xxx"),
-    "optimizer": Look(style.GREEN, "---"),
-    "other": Look(style.WHITE, ""),
+    "data wait": PlotStyle(style.YELLOW, "..."),
+    "forward": PlotStyle(style.SKY, ""),
+    "backward": PlotStyle(style.BLUE, "///"),
+    "synchronize": PlotStyle(style.VERMILION, "xxx"),
+    "optimizer": PlotStyle(style.GREEN, "---"),
+    "other": PlotStyle(style.WHITE, ""),
 }
-COMPUTE = Look(style.GREY)
-COMMUNICATION = (Look(style.VERMILION, "///"), Look(style.ORANGE, "..."))  # by turns
+COMPUTE = PlotStyle(style.GREY)
+COMMUNICATION = (PlotStyle(style.VERMILION, "///"), PlotStyle(style.ORANGE, "..."))  # by turns
 SHARDED = ("gather", "scatter")  # FSDP's communication, in a lane each
 PARTS = {
-    "scatter": Look(style.PURPLE, "xxx"),
-    "replicate": Look(style.ORANGE, "///"),
-    "forward": Look(style.SKY),
-    "gather": Look(style.PALE, "\\\\\\"),
+    "scatter": PlotStyle(style.PURPLE, "xxx"),
+    "replicate": PlotStyle(style.ORANGE, "///"),
+    "forward": PlotStyle(style.SKY),
+    "gather": PlotStyle(style.PALE, "\\\\\\"),
 }
 
 Lanes = dict[str, list[list[dict]]]  # lane -> tracks, each a list of spans that do not overlap
@@ -140,7 +140,7 @@ def label_of(span: dict) -> str:
     return number if span["bytes"] is None else f"{number}: {span['bytes'] / 2**20:.2g} MiB"
 
 
-def look_of(lane: str, span: dict, number: int) -> Look:
+def look_of(lane: str, span: dict, number: int) -> PlotStyle:
     if lane == "phase":
         return PHASES.get(span["name"], PHASES["other"])
     if lane == PARTS_LANE or lane in SHARDED:

@@ -6,7 +6,7 @@ devices. On a CPU the memory is the host's: PSS, one bar per process.
 """
 
 from bench.analysis import style
-from bench.config.modes import Look
+from bench.config.modes import PlotStyle
 from bench.record.describe import MEMORY_ORDER
 from bench.record.view import Record
 
@@ -15,24 +15,24 @@ PANEL = 0.95  # inches, of memory over time
 
 # The parts of a GPU's bar: (name, source of the peak up to which it reaches, look).
 PARTS = (
-    ("torch allocated (tensors)", "torch_allocated", Look(style.BLUE, "")),
-    ("torch reserved, not filled", "torch_reserved", Look(style.SKY, "///")),
-    ("rest of the process (context, libraries)", "nvml_process", Look(style.ORANGE, "...")),
-    ("rest of the device (others, driver)", "nvml_device", Look(style.PALE, "xxx")),
+    ("torch allocated (tensors)", "torch_allocated", PlotStyle(style.BLUE, "")),
+    ("torch reserved, unused", "torch_reserved", PlotStyle(style.SKY, "///")),
+    ("rest of the process (context, libraries)", "nvml_process", PlotStyle(style.ORANGE, "...")),
+    ("rest of the device (others, driver)", "nvml_device", PlotStyle(style.PALE, "xxx")),
 )
 HOST_PARTS = tuple(
-    (f"{source.upper()} of a process and its loader workers", source, Look(style.BLUE, ""))
+    (f"{source.upper()} of a process and its loader workers", source, PlotStyle(style.BLUE, ""))
     for source in ("pss", "uss", "rss")
 )
 HIGH_WATER = "rss_hwm"
 COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.VERMILION, style.SKY, style.BLACK, style.GREY)
 ON_HOST = (
-    "No GPU: memory of the host. PSS is sampled, and a page shared by n processes counts 1/n to each. A "
-    "process that holds several replicas has one bar for them all."
+    "No GPU: host memory. PSS is sampled; a page shared by n processes counts 1/n in each. A process with several "
+    "replicas has one bar."
 )
 ON_GPU = (
-    "Peaks: torch's are exact, NVML's are sampled. They were reached at different moments, and a part is the "
-    "difference of two of them: no moment had all the parts like this. Devices are never summed or averaged."
+    "Peaks: torch's values are exact, NVML's are sampled. A part is the difference between two peaks, which may have "
+    "been reached at different times. Each device has its own bar: nothing is summed or averaged over devices."
 )
 
 
@@ -48,7 +48,7 @@ def draw(result):
     parts = [p for p in (PARTS if on_gpu else HOST_PARTS) if any(peaks[p[1]] is not None for peaks in known)]
     more = [ON_GPU if on_gpu else ON_HOST]
     if on_gpu and (missing := [source for _, source, _ in PARTS if source not in {part[1] for part in parts}]):
-        more.append(f"Not known here: {', '.join(missing)}.")
+        more.append(f"Unknown on this machine: {', '.join(missing)}.")
     title = "Peak memory of each device" if on_gpu else "Peak memory of each process (host)"
     height = BAR * len(known) + GAP * len(bars)
     figure, (axes,) = style.panels(result, title, [height], 0.72 + 0.2 * len(parts), more)
@@ -131,7 +131,7 @@ def draw_over_time(result):
         style.finish(axes, grid="y")
     panels[0].set_ylim(0, 1.45 * max([*tops, 1e-3]))  # room for the names
     figure.supylabel("GiB", size=style.TEXT)
-    panels[-1].set_xlabel("seconds since the process had its device")
+    panels[-1].set_xlabel("seconds since the process opened its device")
     if lines:
         panels[0].legend(list(lines.values()), list(lines), loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4,
                          borderaxespad=0.2, columnspacing=1.2)  # fmt: skip

@@ -13,12 +13,12 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
     """A row per pair: its sentence, its rounds as dots, its interval as a bar with a mark at the estimate."""
     suite = result.suite
     level = 100 * confidence_per_look(CONFIDENCE, len(suite.looks) or 1)
-    bar = f"; the bar is Student's {level:g} % interval of the paired ratios (arrow: it goes on). "
+    bar = f". Bar: Student's {level:g} % CI of the paired ratios (arrow: it continues beyond the axis). "
     key = (
-        "Each dot is a round"
-        + (", ringed where that round was an outlier (it counts all the same)" if any(result.outliers.values()) else "")
+        "Dot: one round"
+        + (" (a ring marks an outlier, which is included)" if any(result.outliers.values()) else "")
         + (bar if suite.n >= FEWEST_ROUNDS else ". ")
-        + f"Grey band: a tie, within ±{100 * TIE_MARGIN:g} %."
+        + f"Grey band: no difference within ±{100 * TIE_MARGIN:g} % (tie)."
     )
     sentences = [style.wrapped(words_of(pair), SENTENCE_SIZE, SENTENCE_WIDTH) for pair in pairs]
     height = PLOT + SENTENCE * max(map(len, sentences), default=1)
@@ -41,7 +41,7 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
         style.mark(axes, found.ratio, y)
         if row:
             axes.axhline(row, color=style.PALE, linewidth=1)
-    xlabel = f"ratio of {suite.units}/s, first-named over second: right of 1 is faster"
+    xlabel = f"ratio of {suite.units}/s, first / second (above 1: the first is faster)"
     finish_rows(axes, max(1, len(pairs)), limits, xlabel)
     return figure
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bench.analysis import words
 from bench.analysis.stats import FEWEST_ROUNDS
-from bench.config.modes import Look
+from bench.config.modes import PlotStyle
 from bench.record.describe import machine_line, stand_in, workload
 
 WIDTH = 6.0  # inches
@@ -38,7 +38,11 @@ RC = {
     "text.parse_math": False,  # a $ in a name is a $
 }
 # fmt: on
-SPARE = (Look(SKY, "\\\\\\", "P", "-"), Look(VERMILION, "+++", "X", "--"), Look(YELLOW, "---", "h", "-."))
+SPARE = (
+    PlotStyle(SKY, "\\\\\\", "P", "-"),
+    PlotStyle(VERMILION, "+++", "X", "--"),
+    PlotStyle(YELLOW, "---", "h", "-."),
+)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # one per device, repeated after the last
 
 
@@ -55,7 +59,7 @@ def styled(draw):
     return under_rc
 
 
-def looks(suite) -> dict[str, Look]:
+def looks(suite) -> dict[str, PlotStyle]:
     return {program.label: program.first.mode.look for program in suite.programs.values()}
 
 
@@ -188,7 +192,9 @@ def limits_with(dots: list[float], ends: list[float]) -> tuple[float, float]:
     return low - spare, high + spare
 
 
-def draw_dots(axes, values: list[float], y: float, spread: float, look: Look | None = None, **options) -> list[float]:
+def draw_dots(
+    axes, values: list[float], y: float, spread: float, look: PlotStyle | None = None, **options
+) -> list[float]:
     """A dot for each value, shifted so that equal ones are visible; their heights. look: None for white dots on a
     bar."""
     heights = [y + spread * (i % 3 - 1) for i in range(len(values))]
@@ -210,7 +216,7 @@ def draw_interval(axes, low: float, high: float, y: float, limits: tuple[float, 
             axes.plot(x, y, marker, color=colour, markersize=9, clip_on=False)
 
 
-def bar(look: Look) -> dict:
+def bar(look: PlotStyle) -> dict:
     return {"facecolor": look.colour, "alpha": 0.55, "edgecolor": "black", "linewidth": 0.8, "hatch": look.hatch}
 
 
@@ -261,7 +267,7 @@ def legend_above(axes, columns: int, handles=None) -> None:
 
 
 def held_out(metric) -> str:
-    return f"{metric.label}, % of held-out" if metric.percent else f"{metric.label}, held-out"
+    return f"{metric.label} on held-out data, %" if metric.percent else f"{metric.label} on held-out data"
 
 
 def finite(values: list) -> list[float]:

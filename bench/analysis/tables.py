@@ -109,7 +109,7 @@ def disturbed_rows(records: list[Record]) -> frozenset[int]:
 
 def programs_grid(suite, caption: str) -> Grid:
     head = [
-        ("program", False), ("devices", True), ("processes × threads", True), ("global batch", True),
+        ("configuration", False), ("devices", True), ("processes × threads", True), ("global batch", True),
         (f"{suite.units}/s", True), ("lowest to highest", True), ("step ms, median", True),
         ("peak memory, GiB per device", True), ("n", True),
     ]  # fmt: skip
@@ -146,13 +146,13 @@ def measured_memory(records: list[Record]) -> Grid:
                for record in records for part in record.samples for device in part.devices
                if (parts := device.get("memory_parts", {}).get("gib"))]  # fmt: skip
     examples = records[0].workload.batched if records else "images"
-    return memory_grid(devices, "What memory is filled with at the peak of one more step", examples=examples)
+    return memory_grid(devices, "Memory by category at the peak of one additional step", examples=examples)
 
 
 def comparison_grid(result) -> Grid:
     flag = "" if result.certificate.fair else "\nNOT A FAIR COMPARISON"
-    head = [("program", False), (f"{result.suite.units}/s\n[lowest–highest]", True),
-            (f"× {result.base}\n[95 % interval]{flag}", True), ("Hodges–Lehmann", True), ("verdict", False),
+    head = [("configuration", False), (f"{result.suite.units}/s\n[lowest–highest]", True),
+            (f"× {result.base}\n[95 % CI]{flag}", True), ("Hodges–Lehmann", True), ("verdict", False),
             ("n", True)]  # fmt: skip
     rows = []
     for label, program in result.suite.programs.items():
@@ -170,10 +170,10 @@ def comparison_grid(result) -> Grid:
 
 def pairs_grid(result) -> Grid:
     """The judged pairs, each with its interval, and whether its verdict is significant after Holm correction."""
-    head = [("pair", False), ("ratio", True), ("95 % interval", True), ("Hodges–Lehmann", True),
-            ("its interval", True), ("sign-flip p", True), ("n", True), ("verdict", False),
+    head = [("pair", False), ("ratio", True), ("95 % CI", True), ("Hodges–Lehmann", True),
+            ("Hodges–Lehmann\n95 % CI", True), ("sign-flip p", True), ("n", True), ("verdict", False),
             ("significant after\nHolm correction", False)]  # fmt: skip
-    head += [("verdict after", True)] if result.suite.looks else []
+    head += [("decided after", True)] if result.suite.looks else []
     rows = []
     for pair, holds in zip(result.pairs, result.significant(), strict=True):
         found = pair.comparison

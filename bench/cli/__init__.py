@@ -64,6 +64,6 @@ GONE = {
 }
 
 
-def every() -> list[Command]:
+def all_commands() -> list[Command]:
     """All commands that run something, each followed by its subcommands."""
     return [part for command in COMMANDS.values() for part in (command, *command.parts.values()) if part.run]

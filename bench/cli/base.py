@@ -117,7 +117,7 @@ class Command:
             if "read" in options and (text := getattr(args, name)) is not None:
                 setattr(args, name, options["read"](name.upper(), text))
         if self.options:
-            settle(args)
+            replace_special_values(args)
         return args
 
     def missing_clone(self, args: argparse.Namespace) -> bool:
@@ -146,7 +146,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
         return ", ".join(action.option_strings) or super()._format_action_invocation(action)
 
 
-def is_left_out(action: argparse.Action, modes: list[str]) -> bool:
+def is_hidden(action: argparse.Action, modes: list[str]) -> bool:
     if of := getattr(action, "modes", None):
         return not {*of} & {*modes}
     return getattr(action, "advanced", False)
@@ -191,7 +191,7 @@ class Parser(argparse.ArgumentParser):
         mode-specific ones of the given MODE."""
         modes = [word for before, word in zip(["", *words], words, strict=False) if before == "--mode"]
         modes += [word.removeprefix("--mode=") for word in words if word.startswith("--mode=")]
-        left_out = [] if ALL in words else [action for action in self._actions if is_left_out(action, modes)]
+        left_out = [] if ALL in words else [action for action in self._actions if is_hidden(action, modes)]
         for action in left_out:
             action.help = argparse.SUPPRESS
         text = self.format_help()
@@ -220,8 +220,8 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
     []
     """
     near = difflib.get_close_matches(word, names, n=3)
-    likeness = [difflib.SequenceMatcher(None, name, word).ratio() for name in near]
-    return [name for name, ratio in zip(near, likeness, strict=True) if ratio > likeness[0] - 0.15]
+    similarity = [difflib.SequenceMatcher(None, name, word).ratio() for name in near]
+    return [name for name, ratio in zip(near, similarity, strict=True) if ratio > similarity[0] - 0.15]
 
 
 def misspelt_variables(names: Iterable[str]) -> list[tuple[str, str]]:
@@ -245,7 +245,7 @@ def variable(flag: str) -> str:
     return f"{name.replace('-', '_').upper()}={value}"
 
 
-def settle(args: argparse.Namespace) -> None:
+def replace_special_values(args: argparse.Namespace) -> None:
     """Replace values with a special meaning: GPUS=all, and DIST_URL=env://, torch's name for its default. Raises
     UserError for GPUS=all without a GPU."""
     if getattr(args, "dist_url", None) == "env://":
@@ -266,7 +266,7 @@ def all_devices(args: argparse.Namespace) -> str | None:
     return str(len(gpus))
 
 
-def needed(name: str, text: str | None) -> str:
+def require_argument(name: str, text: str | None) -> str:
     """An argument that must be given. Raises UserError without it."""
     if not text:
         raise UserError(f"{name}=… is needed: see `bench help`")
@@ -288,7 +288,7 @@ def require_writable(option: str, folder: Path) -> None:
         raise UserError(f"{option}: {folder} cannot be written to ({error.strerror}): name another folder") from None
 
 
-def of_study(study: Study, positional: dict | None = None, parts: tuple[Command, ...] = ()) -> Command:
+def study_command(study: Study, positional: dict | None = None, parts: tuple[Command, ...] = ()) -> Command:
     """The command of a study: its own flags, those of rounds or seeds, and the options of a run."""
     auto = "; auto: until every pair has a verdict" if study.auto else ""
     count = {"--rounds": {"help": f"interleaved rounds{auto} [{study.rounds}]", "read": rounds}}

@@ -1,6 +1,6 @@
 """Simulated clusters: network namespaces of one machine as nodes."""
 
-from bench.cli.base import FROM_1, HOROVOD, Command, action, needed
+from bench.cli.base import FROM_1, HOROVOD, Command, action, require_argument
 from bench.config.flags import number
 
 MOST_DILATE = 100_000
@@ -12,7 +12,7 @@ def run(args) -> int:
     from bench.cluster.make import run as run_in
     from bench.cluster.plan import Cluster, read_link, read_loss, read_nodes
 
-    command = needed("CMD", args.cmd)
+    command = require_argument("CMD", args.cmd)
     rate, latency = read_link(args.link)
     return run_in(Cluster(read_nodes(args.nodes or "2"), args.per_node, rate, latency,
                           read_loss(args.loss) if args.loss else 0), command)  # fmt: skip

@@ -1,4 +1,4 @@
-from bench.cli.base import of_study
+from bench.cli.base import study_command
 from bench.studies.registry import STUDIES
 
-COMMAND = of_study(STUDIES["compare"], parts=(of_study(STUDIES["weak"]), of_study(STUDIES["accuracy"])))
+COMMAND = study_command(STUDIES["compare"], parts=(study_command(STUDIES["weak"]), study_command(STUDIES["accuracy"])))

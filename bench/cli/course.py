@@ -1,6 +1,6 @@
 """For teachers: the problem sets released, graded, exported and checked."""
 
-from bench.cli.base import CLONE, COURSE, FROM_1, HOROVOD, NAME, Command, needed
+from bench.cli.base import CLONE, COURSE, FROM_1, HOROVOD, NAME, Command, require_argument
 from bench.config.flags import whole_number
 
 SETS = {"--name": NAME, "--sets": {"metavar": "FOLDER", "help": "folder of the sets' Markdown [tutorials/exercises]"}}
@@ -24,13 +24,14 @@ def release(args) -> int:
 def grade(args) -> int:
     from bench.course.exercises import grade
 
-    return grade.run(needed("SUBMITTED", args.submitted), args.name, args.sets, args.out, float(args.timeout), args.key)
+    submitted = require_argument("SUBMITTED", args.submitted)
+    return grade.run(submitted, args.name, args.sets, args.out, float(args.timeout), args.key)
 
 
 def export(args) -> int:
     from bench.course.exercises import release
 
-    return release.export(needed("PLATFORM", args.platform), args.name, args.sets, args.out, args.key)
+    return release.export(require_argument("PLATFORM", args.platform), args.name, args.sets, args.out, args.key)
 
 
 def check(args) -> int:

@@ -8,12 +8,12 @@ COLUMN = 40  # characters
 
 
 def run(args) -> int:
-    from bench.cli import ALIASES, COMMANDS, OF_MAKE, RENAMED, every
+    from bench.cli import ALIASES, COMMANDS, OF_MAKE, RENAMED, all_commands
 
     if args.targets:  # for the Makefile
         names = [*COMMANDS, *ALIASES, *RENAMED]
-        parts = [part.name.replace(" ", "/") for part in every() if " " in part.name]
-        course = {line.name.replace(" ", "/") for line in every() if "course" in line.needs}
+        parts = [part.name.replace(" ", "/") for part in all_commands() if " " in part.name]
+        course = {line.name.replace(" ", "/") for line in all_commands() if "course" in line.needs}
         course |= {
             old for old, new in (ALIASES | RENAMED).items() if new.partition(" -")[0].replace(" ", "/") in course
         }

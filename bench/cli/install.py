@@ -4,7 +4,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from bench.cli.base import FROM_1, Command, action, needed, warn
+from bench.cli.base import FROM_1, Command, action, require_argument, warn
 from bench.config.flags import SWITCH
 from bench.config.modes import MODES
 from bench.errors import BenchError, UserError
@@ -38,7 +38,7 @@ def provide_horovod(args) -> None:
 def imagenet(args) -> int:
     from bench.storage.unpack import unpack
 
-    to = Path(needed("OUT", args.out)).expanduser()
+    to = Path(require_argument("OUT", args.out)).expanduser()
     train, val, labels = (given and Path(given).expanduser() for given in (args.train, args.val, args.labels))
     if not (train or val):
         raise UserError("TRAIN=… or VAL=… is needed: the archives ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar")

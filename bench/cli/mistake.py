@@ -1,6 +1,6 @@
 """The known mistakes of data-parallel training: list, explain, reproduce, find in records."""
 
-from bench.cli.base import RECORDS, Command, action, of_study
+from bench.cli.base import RECORDS, Command, action, study_command
 from bench.errors import ExitCode, UserError
 from bench.files import PROJECT
 from bench.mistakes import DETECTED, MISTAKES, scripts
@@ -35,6 +35,6 @@ SHOW = Command("mistake show", "explain", "one known mistake explained: conseque
                "NAME=no-reshuffle", run=show, positional={"name": NAME})  # fmt: skip
 CHECK = Command("mistake check", "explain", "search records for the known mistakes",
                 "RECORDS=folder", run=action("check_records"), positional={"records": RECORDS})  # fmt: skip
-DEMO = of_study(STUDIES["lab"], positional={"name": NAME | {"help": "name of a mistake with a demo, or all"}})
+DEMO = study_command(STUDIES["lab"], positional={"name": NAME | {"help": "name of a mistake with a demo, or all"}})
 COMMAND = Command("mistake", "explain", "known mistakes of data-parallel training: list, explain, reproduce, find",
-                  run=show_all, parts=(SHOW, DEMO, of_study(STUDIES["unsynced"]), CHECK))  # fmt: skip
+                  run=show_all, parts=(SHOW, DEMO, study_command(STUDIES["unsynced"]), CHECK))  # fmt: skip

@@ -35,7 +35,7 @@ MEMORY = Command(
 MODE = Command(
     "predict mode", "explain", "which mode to use, from a few short runs or from records",
     "GPUS=2 [RECORDS=folder LINK=10gbit,50us DEVICES=8 PRICE=2.5]", run=action("predict_mode"), options=True,
-    own={"num_devices": 2}, needs=HOROVOD, note="Predicted values are labelled and on lines of their own.", flags={
+    own={"num_devices": 2}, needs=HOROVOD, note="Predicted values are labelled and on separate lines.", flags={
         "--records": {"metavar": "FOLDER", "help": "run nothing: use these records of compare, profile and network"},
         "--rounds": FROM_1 | {"help": "interleaved rounds of its comparison [3]"},
         "--modes": STUDIES["compare"].flags["--modes"],

@@ -1,4 +1,4 @@
-from bench.cli.base import of_study
+from bench.cli.base import study_command
 from bench.studies.registry import STUDIES
 
-COMMAND = of_study(STUDIES["breakdown"])
+COMMAND = study_command(STUDIES["breakdown"])

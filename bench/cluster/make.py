@@ -47,7 +47,7 @@ SMALLEST_BURST = 16 * 1024  # bytes
 def run(cluster: Cluster, command: str) -> int:
     """Make the cluster, run a shell command on its first node, and remove it. Returns the command's exit code."""
     isolation = isolate()
-    if cluster.needs_netem and (why := complaint([*isolation, *NETEM])):
+    if cluster.needs_netem and (why := error_of_command([*isolation, *NETEM])):
         remedy = "run `modprobe sch_netem` as root, or leave them out; a rate works without"
         raise UserError(f"a latency in LINK, and LOSS, need the kernel's module sch_netem ({why}): {remedy}")
     cores = len(usable())
@@ -114,7 +114,7 @@ def isolate() -> list[str]:
             raise UserError(f"`{tool}` is not installed: install the package {package} (apt-get install {package})")
     for user in ([], AS_ROOT_INSIDE) if os.geteuid() == 0 else (AS_ROOT_INSIDE,):
         command = ["unshare", *user, *NAMESPACES]
-        if not (why := complaint([*command, "true"])):
+        if not (why := error_of_command([*command, "true"])):
             return command
     remedy = "run it as root, outside this container, or in one started with `docker run --privileged`"
     for setting, (forbids, allows) in FORBIDDEN.items():
@@ -125,7 +125,7 @@ def isolate() -> list[str]:
     raise UserError(f"no network namespaces here ({why}): {remedy}")
 
 
-def complaint(command: list[str]) -> str:
+def error_of_command(command: list[str]) -> str:
     """The error of a command in one line; "" if it works."""
     tried = capture(command, STEP_S)
     if tried.code is None:
@@ -151,7 +151,7 @@ def main(words: list[str]) -> int:
     pid = None
     while pid != child.pid:  # the first process of a PID namespace inherits all orphans
         pid, status = os.wait()
-    while told.is_set() and is_there(child.pid):  # a shell ends before the processes it has waited for
+    while told.is_set() and group_exists(child.pid):  # a shell ends before the processes it has waited for
         time.sleep(TICK_S)
     shutil.rmtree(folder, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
@@ -188,7 +188,7 @@ def forward_signals(pipe: int, command: int, folder: Path, told: threading.Event
         threading.Thread(target=end_after, args=(128 + sent,), daemon=True).start()
 
 
-def is_there(group: int) -> bool:
+def group_exists(group: int) -> bool:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
     try:
@@ -200,13 +200,13 @@ def is_there(group: int) -> bool:
 
 def build(plan: Cluster, folder: Path) -> None:
     """Make the nodes and the network between them. Raises UserError when a step fails."""
-    do("ip", "link", "add", "name", "switch", "type", "bridge")
-    do("ip", "link", "set", "switch", "up")
+    run_or_raise("ip", "link", "add", "name", "switch", "type", "bridge")
+    run_or_raise("ip", "link", "set", "switch", "up")
     pids = [start_node() for _ in plan.names]
     for number, (name, pid) in enumerate(zip(plan.names, pids, strict=True)):
         port, address = f"port{number + 1}", plan.addresses[number]
-        do("ip", "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
-        do("ip", "link", "set", port, "master", "switch", "up")
+        run_or_raise("ip", "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        run_or_raise("ip", "link", "set", port, "master", "switch", "up")
         hosts = folder / f"{name}.hosts"
         hosts.write_text(hosts_file(plan, address))
         for words in (
@@ -218,9 +218,9 @@ def build(plan: Cluster, folder: Path) -> None:
             ["ip", "link", "set", "eth0", "up"],
             *shaping(plan, "eth0", both=True),
         ):
-            do("nsenter", "--target", str(pid), "--net", "--uts", "--mount", "--", *words)
+            run_or_raise("nsenter", "--target", str(pid), "--net", "--uts", "--mount", "--", *words)
         for words in shaping(plan, port, both=False):
-            do(*words)
+            run_or_raise(*words)
     plan.describe(folder, pids, plan.cores(usable()))
 
 
@@ -259,7 +259,7 @@ def shaping(plan: Cluster, device: str, both: bool) -> list[list[str]]:
     return commands
 
 
-def do(*words: str) -> None:
+def run_or_raise(*words: str) -> None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=STEP_S, stdin=subprocess.DEVNULL)
         why = done.returncode and (" ".join(done.stderr.split()) or f"exit code {done.returncode}")

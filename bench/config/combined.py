@@ -153,7 +153,7 @@ RENAMED = {
 
 
 def is_part(f) -> bool:
-    """Whether a field has no option of its own, and is part of another's text."""
+    """Whether a field is given inside the value of another option."""
     return f.metadata["within"] in TEXT
 
 

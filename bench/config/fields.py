@@ -18,7 +18,7 @@ def option(
     """A field of a section. None is always allowed.
 
     flag: its name for users, if different from the field's. path: its value is a path on this machine. trains: it
-    applies only to training by epochs. within: the option in whose value it is given, if it has no name of its own.
+    applies only to training by epochs. within: the option in whose value it is given, if it is not an option itself.
     plain: of an option that depends on the GPU, its value on a CPU and with TORCH_DEFAULTS=1. variable: environment
     variable used if the option is not given. advanced: listed by --help-all only. form: its form as part of another
     option's value; of a switch, the word that sets it.

@@ -17,7 +17,7 @@ def refuse_others(asked: RunConfig, takes: Container[str], why: str) -> None:
 
 
 def whole_number(at_least: int, at_most: int = 10**15) -> Callable[[str, str], int]:
-    return lambda name, text: whole(name, text, at_least, at_most)
+    return lambda name, text: parse_integer(name, text, at_least, at_most)
 
 
 def number(
@@ -36,10 +36,10 @@ def number(
 
 
 def rounds(name: str, text: str) -> int | str:
-    return text if text == "auto" else whole(name, text, at_least=1)
+    return text if text == "auto" else parse_integer(name, text, at_least=1)
 
 
-def whole(name: str, text: str, at_least: int, at_most: int = 10**15) -> int:
+def parse_integer(name: str, text: str, at_least: int, at_most: int = 10**15) -> int:
     number = int(text[:20]) if text.isdecimal() else -1
     if not at_least <= number <= at_most:
         limit = f" and at most {at_most}" if number > at_most else ""

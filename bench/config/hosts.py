@@ -55,7 +55,8 @@ def written_out(text: str, environment: Mapping[str, str]) -> str:
 def of_file(path: Path) -> list[Host]:
     """The machines of a file, one per line, ``node1:4`` or ``node1 slots=4``; # begins a comment."""
     try:
-        lines = [line.partition("#")[0].strip() for line in files.read_plain(path, MOST_BYTES).decode().splitlines()]
+        text = files.read_regular_file(path, MOST_BYTES).decode()
+        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise UserError(f"HOSTS={path} cannot be read ({why}): name a file of lines such as node1:4") from None

@@ -9,7 +9,7 @@ from bench.config.sections import COMPILE_MODES, COMPRESSIONS, Ddp, Exchange, Fs
 
 
 @dataclass(frozen=True)
-class Look:
+class PlotStyle:
     """How a mode, a phase or a source is drawn: a colour of Okabe and Ito's, which the colour-blind can distinguish,
     and matplotlib's hatch, marker and line style, for prints in grey."""
 
@@ -22,7 +22,7 @@ class Look:
 @dataclass(frozen=True)
 class ModeInfo:
     summary: str
-    look: Look
+    look: PlotStyle
     launchers: tuple[str, ...]  # launchers that can start it, the default first
     one_process: bool = False  # on all devices
     baseline: bool = False  # the no-communication baseline, which does not train
@@ -34,7 +34,7 @@ class ModeInfo:
     shards: tuple[str, ...] = ()  # what is sharded over the ranks
     same_update: bool = True  # a step computes the same update as one process on the global batch
     elastic: bool = False  # it supports MIN_DEVICES
-    knobs: dict = field(default_factory=dict)  # options of only some modes -> values besides the default, or None
+    knobs: dict = field(default_factory=dict)  # options of only some modes -> values other than the default, or None
     tuned: dict[str, dict] = field(default_factory=dict)  # device -> what TUNED=1 sets; the step computes the same
     sweep: dict[str, tuple] = field(default_factory=dict)  # `bench sweep` crosses these options' values
     sweep_on_gpu: dict[str, tuple] = field(default_factory=dict)  # devices with other values
@@ -43,7 +43,7 @@ class ModeInfo:
     on_gpu: tuple[dict, ...] = ()  # settings that `bench doctor gpu` runs
     norm_buffers: str = ""  # whose running statistics of batch norm are kept
     gradient_copy: str = (
-        ""  # the backend's own memory besides the gradients: "buckets" (all), "fusion buffer" (FUSION_MB)
+        ""  # the backend's own memory in addition to the gradients: "buckets" (all), "fusion buffer" (FUSION_MB)
     )
 
 
@@ -64,18 +64,18 @@ def options_of(*sections: type, without: str = "", compression: tuple[str, ...] 
 
 MODES = {
     "single": ModeInfo(
-        "one process, one device", Look("#6E6E6E", "", "o", (0, (5, 1, 1, 1, 1, 1))), ("in-process",),
+        "one process, one device", PlotStyle("#6E6E6E", "", "o", (0, (5, 1, 1, 1, 1, 1))), ("in-process",),
         one_process=True, max_devices=1, single=(*FORMATS, *COMPILED),
         single_on_gpu=(*ON_GPU, *({"compile": True, "compile_mode": mode} for mode in COMPILE_MODES)),
     ),
     "dp": ModeInfo(
-        "nn.DataParallel: one process, one thread per device", Look("#E69F00", "///", "s", "--"), ("in-process",),
+        "nn.DataParallel: one process, one thread per device", PlotStyle("#E69F00", "///", "s", "--"), ("in-process",),
         one_process=True, sync_norm=False,
         no_compile="it copies the model every step, and PyTorch does not compile such copies",
         single=FORMATS, single_on_gpu=ON_GPU, norm_buffers="keeps device 0's",
     ),
     "ddp": ModeInfo(
-        "DistributedDataParallel: one process per device", Look("#0072B2", "", "^", "-"), ("torchrun", "spawn"),
+        "DistributedDataParallel: one process per device", PlotStyle("#0072B2", "", "^", "-"), ("torchrun", "spawn"),
         elastic=True,
         knobs=options_of(Ddp, Exchange, compression=COMPRESSIONS[1:]) | TORCHRUN,
         # A gradient is stored once, inside its bucket, and the bookkeeping of unused parameters is skipped.
@@ -91,8 +91,8 @@ MODES = {
         "alone",
     ),
     "horovod": ModeInfo(
-        "Horovod: one process per device", Look("#009E73", "...", "D", "-."), ("horovodrun", "mpirun"), elastic=True,
-        needs="horovod",
+        "Horovod: one process per device", PlotStyle("#009E73", "...", "D", "-."), ("horovodrun", "mpirun"),
+        elastic=True, needs="horovod",
         knobs=options_of(Horovod, Exchange, compression=("fp16",)),
         # Its background thread interrupts the training thread every 25 ms instead of every 1 ms, and sends larger
         # reductions. A GPU's step needs no core, and may be shorter than 25 ms: there 1 ms stays.
@@ -105,7 +105,7 @@ MODES = {
         gradient_copy="fusion buffer", norm_buffers="leaves each rank its own, and they drift apart",
     ),
     "zero1": ModeInfo(
-        "DDP with sharded optimizer state: ZeroRedundancyOptimizer", Look("#56B4E9", "\\\\\\", "P", (0, (3, 1))),
+        "DDP with sharded optimizer state: ZeroRedundancyOptimizer", PlotStyle("#56B4E9", "\\\\\\", "P", (0, (3, 1))),
         ("torchrun", "spawn"), on_request=True, shards=("optimizer state",),
         knobs=options_of(Ddp, Exchange, without="init_sync", compression=COMPRESSIONS[1:]) | TORCHRUN,
         single=({"gradient_as_bucket_view": True}, {"bucket_cap_mb": 5.0}, {"overlap": False}),
@@ -113,7 +113,7 @@ MODES = {
     ),
     "fsdp": ModeInfo(
         "weights, gradients and optimizer state sharded, block by block: fully_shard",
-        Look("#D55E00", "+++", "X", (0, (5, 1))), ("torchrun", "spawn"), on_request=True,
+        PlotStyle("#D55E00", "+++", "X", (0, (5, 1))), ("torchrun", "spawn"), on_request=True,
         shards=("weights", "gradients", "optimizer state"),
         no_compile="the weights of a block are gathered by Python code before it, which is not compiled",
         knobs=options_of(Fsdp) | TORCHRUN,
@@ -124,12 +124,12 @@ MODES = {
     ),
     "local": ModeInfo(
         "each rank steps separately, weights averaged every few steps: NOT the same update",
-        Look("#F0E442", "---", "h", (0, (4, 2, 1, 2))), ("torchrun", "spawn"), on_request=True, same_update=False,
+        PlotStyle("#F0E442", "---", "h", (0, (4, 2, 1, 2))), ("torchrun", "spawn"), on_request=True, same_update=False,
         knobs=options_of(Local) | {"sync": None} | TORCHRUN, sweep={"local_steps": (1, 2, 4, 8, 16)},
         norm_buffers="averages them with the weights",
     ),
     "independent": ModeInfo(
-        "one process per device, no communication: a baseline", Look("#CC79A7", "xxx", "v", ":"),
+        "one process per device, no communication: a baseline", PlotStyle("#CC79A7", "xxx", "v", ":"),
         ("torchrun", "spawn"), baseline=True, knobs=TORCHRUN,
     ),
 }  # fmt: skip

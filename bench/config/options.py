@@ -31,7 +31,7 @@ class Parallel:
 ENGINE = (sections.Ddp, sections.Horovod, sections.Fsdp, sections.Local, sections.Injected)
 # In the order of help and manual.
 SECTIONS = (Parallel, Model, Data, Recipe, sections.Launch, sections.Execution, Exchange, *ENGINE, Measuring,
-            sections.Resources, sections.Files, sections.Besides)  # fmt: skip
+            sections.Resources, sections.Files, sections.Extras)  # fmt: skip
 WORK = (Model, Data, Recipe, Measuring)  # computation and measurement
 PROGRAM = (Parallel, sections.Launch, sections.Execution, Exchange, *ENGINE)  # the program that computes it
 

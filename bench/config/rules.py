@@ -107,7 +107,7 @@ def is_given(c, name: str) -> bool:
     return value is not None and value != default and bool(value or default)
 
 
-def said(c, name: str) -> str:
+def option_text(c, name: str) -> str:
     return in_words(type(c).__dataclass_fields__[name], getattr(c, name))
 
 
@@ -119,12 +119,13 @@ def needs(c) -> Iterator[str]:
     for names, (has_effect, needed, decides) in NEEDS.items():
         for name in names.split():
             if is_given(c, name) and not has_effect(c):
-                instead = f", not {said(c, decides)}" if decides and getattr(c, decides) else ""
-                yield f"{said(c, name)} needs {needed}{instead}: give that, or leave {variable(c, name)} out"
+                instead = f", not {option_text(c, decides)}" if decides and getattr(c, decides) else ""
+                yield f"{option_text(c, name)} needs {needed}{instead}: give that, or leave {variable(c, name)} out"
     for name, (others, why) in EXCLUDES.items():
         for other in others.split():
             if is_given(c, name) and is_given(c, other):
-                yield f"{said(c, name)} and {said(c, other)} exclude each other ({why}): leave one of them out"
+                both = f"{option_text(c, name)} and {option_text(c, other)}"
+                yield f"{both} exclude each other ({why}): leave one of them out"
 
 
 def of_some_modes(c, knobs: set[str]) -> Iterator[str]:
@@ -132,7 +133,7 @@ def of_some_modes(c, knobs: set[str]) -> Iterator[str]:
     for name in sorted(knobs - mine.keys()):
         if getattr(c, name) != getattr(type(c), name):
             owners = " and ".join(mode for mode, info in MODES.items() if name in info.knobs)
-            yield f"{said(c, name)} is an option of MODE={owners}, not of {c.mode}"
+            yield f"{option_text(c, name)} is an option of MODE={owners}, not of {c.mode}"
     if c.compression not in ("none", *mine.get("compression", ())):
         allowed = ", ".join(("none", *mine["compression"]))
         yield f"MODE={c.mode} has no COMPRESSION={c.compression}: choose one of {allowed}"
@@ -196,7 +197,7 @@ def training(c) -> Iterator[str]:
         yield f"SCHEDULE={c.schedule} already contains the epochs: leave …:EPOCHS out"
     for name in filter(lambda name: is_given(c, name), ("checkpoint_steps", "keep")):
         if c.checkpoint is False:
-            yield f"CHECKPOINT=0 and {said(c, name)} exclude each other: leave one of them out"
+            yield f"CHECKPOINT=0 and {option_text(c, name)} exclude each other: leave one of them out"
     if c.keep is not None:
         parse_keep(c.keep)
     if c.target is not None and c.target > 1 and workload(c) == "images":

@@ -14,7 +14,7 @@ from bench.config.hosts import SSH
 from bench.config.values import SCHEDULES
 
 LAUNCHERS = ("in-process", "torchrun", "spawn", "mpirun", "horovodrun")
-COMPILE_MODES = ("reduce-overhead", "max-autotune")  # of torch.compile, besides the default
+COMPILE_MODES = ("reduce-overhead", "max-autotune")  # of torch.compile, other than the default
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 SHORT = ("bf16", "fp16")  # of 16 bits
 NORMS = ("batch", "group", "none", "sync")
@@ -261,7 +261,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Besides:
+class Extras:
     """Progress, validation, checkpoints, trackers."""
 
     print_every: int | None = option(None, "print progress every N steps (default: every 5 s and 20th of the steps)",

@@ -15,7 +15,7 @@ class Metric:
     percent: bool = True  # a share of 0..1, shown in per cent; otherwise shown as it is
     margin: float = 1.0  # equivalence margin for two means, in the unit shown; fixed before any runs
 
-    def shown(self, value: float) -> float:
+    def displayed(self, value: float) -> float:
         return 100 * value if self.percent else value
 
     def words(self, value: float) -> str:

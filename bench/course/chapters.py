@@ -62,7 +62,7 @@ def notebook_of(path: Path):
     """Without outputs and pictures; cell ids depend only on the order of the cells."""
     jupytext = required("jupytext")
     try:
-        text = files.read_plain(path).decode()
+        text = files.read_regular_file(path).decode()
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
     notebook = jupytext.reads(without_pictures(text), fmt="md")
@@ -90,11 +90,11 @@ def write(notebook, path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file at once, whatever interrupts it."""
-    with files.written_whole(path) as temporary:
+    with files.atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def paired(path: Path):
+def notebook_to_commit(path: Path):
     """The notebook to commit beside a text: with the outputs of the committed one if the code is the same."""
     notebook, committed = notebook_of(path), path.with_suffix(".ipynb")
     if committed.exists() and code_digest(old := read_notebook(committed)) == code_digest(notebook):
@@ -102,9 +102,9 @@ def paired(path: Path):
     return notebook
 
 
-def pair(paths: list[Path]) -> None:
+def write_notebooks(paths: list[Path]) -> None:
     for path in paths:
-        write(paired(path), path.with_suffix(".ipynb"))
+        write(notebook_to_commit(path), path.with_suffix(".ipynb"))
 
 
 def take_outputs(executed, notebook) -> None:
@@ -122,13 +122,13 @@ def show_outputs(path: Path, executed: Path) -> None:
             if "text" in output:
                 output["text"] = without_own_folder(output["text"])
             for kind, data in output.get("data", {}).items():
-                output["data"][kind] = few_colours(data) if kind == "image/png" else without_own_folder(data)
+                output["data"][kind] = reduce_colours(data) if kind == "image/png" else without_own_folder(data)
     take_outputs(source, notebook)
     notebook.metadata["course"].pop("text")  # it changes with every word
     write(notebook, path.with_suffix(".ipynb"))
 
 
-def few_colours(png: str) -> str:
+def reduce_colours(png: str) -> str:
     from PIL import Image
 
     small = io.BytesIO()
@@ -196,7 +196,7 @@ def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
 def execute_in_place(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int:
     """``python -m bench.course.chapters NOTEBOOK FOLDER CELL_LIMIT_S START_LIMIT_S``: returns the exit code.
 
-    A process of its own, so that the caller can end it with everything below it. An error is one line that starts with
+    A separate process, so that the caller can end it with everything below it. An error is one line that starts with
     FAILED; nbclient's exit handlers may print more lines after it.
     """
     nbclient = required("nbclient")
@@ -250,7 +250,7 @@ def is_current(path: Path, quick: bool = False, to: Path = BUILD) -> bool:
     return False
 
 
-def to_show(path: Path, quick: bool = False, to: Path = BUILD) -> Path | None:
+def find_with_outputs(path: Path, quick: bool = False, to: Path = BUILD) -> Path | None:
     """The notebook with a text's outputs: executed here, or else the committed one; None if neither has them."""
     if is_current(path, quick, to):
         return to / f"{path.stem}.ipynb"
@@ -259,9 +259,9 @@ def to_show(path: Path, quick: bool = False, to: Path = BUILD) -> Path | None:
     return committed if shows and code_digest(notebook) == code_digest(notebook_of(path)) else None
 
 
-def shown(path: Path, quick: bool = False, to: Path = BUILD) -> Path:
-    """As ``to_show``, but executes a text without outputs. Raises RunFailed as ``execute``."""
-    found = to_show(path, quick, to)
+def find_or_execute(path: Path, quick: bool = False, to: Path = BUILD) -> Path:
+    """As ``find_with_outputs``, but executes a text without outputs. Raises RunFailed as ``execute``."""
+    found = find_with_outputs(path, quick, to)
     if found is None:
         started = time.monotonic()
         found = execute(path, to, quick)
@@ -282,7 +282,7 @@ def run(names: str | None, quick: bool, only_pair: bool, outputs: bool) -> int:
     if outputs and (quick or only_pair):
         raise UserError("the committed outputs need the full sizes: use OUTPUTS=1 without QUICK and PAIR")
     wanted = chapters(names)
-    pair(wanted)
+    write_notebooks(wanted)
     failed = False
     for path in [] if only_pair else wanted:
         started, reason = time.monotonic(), ""

@@ -22,7 +22,7 @@ PROGRAMS = {
     "horovodrun": [sys.executable, "-m", "horovod.runner.launch"],
     "bench": [sys.executable, "-m", "bench"],
 }
-SMALL = "shufflenet_v2_x0_5"  # the network in the place of ResNet-18 in a quick run
+SMALL = "shufflenet_v2_x0_5"  # the network that replaces ResNet-18 in a quick run
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # set by kernels: a pipe would pass for a terminal
 
 

@@ -34,7 +34,7 @@ def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BU
     for module in ("sphinx", "myst_nb", "sphinx_book_theme"):
         required(module)
     texts = sorted(Path(tutorials).glob("[0-9][0-9]_*.md"))
-    shown = {path: chapters.shown(path, quick, notebooks) for path in texts}
+    shown = {path: chapters.find_or_execute(path, quick, notebooks) for path in texts}
     source = to.with_name(f"{to.name}-source")
     for folder in (source, to):
         shutil.rmtree(folder, ignore_errors=True)

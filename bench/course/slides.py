@@ -43,7 +43,7 @@ def of_chapter(path: Path, to: Path = SLIDES, notebooks: Path = chapters.BUILD) 
     from pygments.formatters import HtmlFormatter
 
     notebook = chapters.notebook_of(path)
-    chapters.take_outputs(chapters.read_notebook(chapters.shown(path, to=notebooks)), notebook)
+    chapters.take_outputs(chapters.read_notebook(chapters.find_or_execute(path, to=notebooks)), notebook)
     slides = list(slides_of(notebook))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined

@@ -36,11 +36,11 @@ NOTICE_S = 0.5  # after a rank has failed, for the others to report that they ha
 def main() -> int:
     """Returns 0 when every rank has ended well, else 1 as soon as one has not; the launcher ends the others."""
     if len(sys.argv) == 1:
-        return stay()
+        return serve_calls()
     run_dir = Path(sys.argv[1])
     if len(sys.argv) == 2:
         gc.disable()  # until the rank has joined: see bench/training/task.py
-        live(run_dir, int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0"))))
+        run_call(run_dir, int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0"))))
     num_ranks = int(sys.argv[2])
     if LINUX:
         gc.disable()
@@ -83,7 +83,7 @@ def fork(run_dir: Path, rank: int, answer: int | None = None) -> int:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
         if answer is not None:
             os.close(answer)
-        live(run_dir, rank)
+        run_call(run_dir, rank)
     return pid
 
 
@@ -95,7 +95,7 @@ def spawn(run_dir: Path, rank: int) -> int:
 # --- One rank ---------------------------------------------------------------------------------------------------------
 
 
-def live(run_dir: Path, rank: int) -> None:
+def run_call(run_dir: Path, rank: int) -> None:
     """Join the other ranks, call the function, leave its result. Never returns: the guard ends the process."""
     with Guard(run_dir, rank, in_log=False) as guard:  # the notebook shows the first error only
         import cloudpickle
@@ -116,7 +116,7 @@ def live(run_dir: Path, rank: int) -> None:
         except Exception as error:
             kind = type(result).__name__
             raise UserError(f"the function's return value ({kind}) cannot be pickled: {error}") from None
-        leave(engine)
+        destroy_group(engine)
 
 
 def join(engine: str) -> None:
@@ -130,7 +130,7 @@ def join(engine: str) -> None:
         hvd.init()
 
 
-def leave(engine: str) -> None:
+def destroy_group(engine: str) -> None:
     if engine == "torch":
         import torch.distributed as dist
 
@@ -146,7 +146,7 @@ def leave(engine: str) -> None:
 # --- The preloaded process --------------------------------------------------------------------------------------------
 
 
-def stay() -> int:
+def serve_calls() -> int:
     """Serve calls from standard input: a JSON object, and a pipe for the answer. Ends with its parent, or when idle."""
     caller, used = os.getppid(), time.monotonic()
     channel = socket.socket(fileno=os.dup(0))

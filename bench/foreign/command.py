@@ -184,8 +184,8 @@ def read_observed(folder: Path, parts: list[dict]) -> dict:
         whys = [part["why"] for part in parts if part["why"]]
         why = whys[0] if whys else "a rank was terminated before it had written everything"
         return {"observed": None, "unheard": dict.fromkeys(mistakes.DETECTED, why)}
-    unheard = mistakes.unheard(found["observed"], found["unheard"])
-    return {"observed": shorten_paths(found["observed"]), "unheard": shorten_paths(unheard)}
+    unobserved = mistakes.unobserved_reasons(found["observed"], found["unheard"])
+    return {"observed": shorten_paths(found["observed"]), "unheard": shorten_paths(unobserved)}
 
 
 def shorten_paths(item):

@@ -39,7 +39,7 @@ from bench.observe.counts import Counts, DataWaits
 from bench.observe.draws import Draws
 from bench.observe.gradients import is_horovod
 from bench.observe.hang import Hang, failure_of_process
-from bench.observe.probe import Unheard, held_by, skipped, uncompiled
+from bench.observe.probe import NotObserved, held_by, skipped, uncompiled
 from bench.observe.ranks import Ranks, launched
 from bench.observe.streams import Augmentation, StepRandom
 from bench.observe.view import Walked
@@ -67,10 +67,10 @@ class Backward:
         self.seen = False
         parameters = [p for p in parameters_of(optimizer) if isinstance(p, nn.Parameter) and p.requires_grad]
 
-        def heard(gradient) -> None:
+        def note_gradient(gradient) -> None:
             self.seen = True
 
-        hook = unserializable_hook(uncompiled(heard))  # a parameter may be pickled meanwhile
+        hook = unserializable_hook(uncompiled(note_gradient))  # a parameter may be pickled meanwhile
         self.hooks = [p.register_hook(hook) for p in parameters]
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Backward:
         self.hooks = []
 
 
-class QuietWatch(Watch):
+class SilentWatch(Watch):
     """A Timer notifies it of loaders, models and steps. It prints nothing and does not communicate."""
 
     def __init__(self, opened: list):
@@ -87,9 +87,9 @@ class QuietWatch(Watch):
         self.spent_s, self.walked, self.started = 0.0, False, False
         self.probe(WrittenFiles).writers.opened_before(opened)
 
-    def tell(self, what: str, *arguments) -> None:
+    def notify(self, what: str, *arguments) -> None:
         began = time.perf_counter()
-        super().tell(what, *arguments)
+        super().notify(what, *arguments)
         self.spent_s += time.perf_counter() - began
 
     def listen(self) -> None:
@@ -102,19 +102,19 @@ class QuietWatch(Watch):
             self.begun = True
             with contextlib.suppress(Exception):  # it is called from the script's loop
                 self.world.look()
-            self.tell("begin", loader)
+            self.notify("begin", loader)
 
     def start(self, trained: list[nn.Module], optimizers: list) -> None:
         self.follow(trained[0] if len(trained) == 1 else nn.ModuleList(trained), optimizers)
         self.walk(None)
-        self.tell("start")
+        self.notify("start")
         self.started = True
 
     def part(self) -> dict:
         part = super().part()
         if not self.walked:
             unseen = [key for probe in LOADER_PROBES for key in probe.joins]
-            part |= dict.fromkeys(unseen, Unheard("the script uses no DataLoader"))
+            part |= dict.fromkeys(unseen, NotObserved("the script uses no DataLoader"))
         return part
 
 
@@ -134,7 +134,7 @@ class Timer:
         self.begun, self.models, self.end_evaluations = False, [], lambda: None
         self.observed, self.images, self.why = None, None, "switched off (WATCH=0)"
         self.world = Ranks()
-        self.own = QuietWatch(opened) if settings["watch"] and not watch.made[0] else None
+        self.own = SilentWatch(opened) if settings["watch"] and not watch.made[0] else None
         self.walks = weakref.WeakKeyDictionary()  # torch's iterator -> Walked
         watch.hearers.append(self.take_report)
         self.hooks = [register_optimizer_step_pre_hook(self.guarded(self.before_step)),
@@ -147,8 +147,8 @@ class Timer:
 
     def add_optimizer(self, optimizer) -> None:
         held = held_by(optimizer)
-        kin = [each for each in self.alive() if not held.isdisjoint(map(id, parameters_of(each)))]
-        self.family[optimizer] = self.family[kin[0]] if kin else len(self.optimizers)
+        related = [each for each in self.alive() if not held.isdisjoint(map(id, parameters_of(each)))]
+        self.family[optimizer] = self.family[related[0]] if related else len(self.optimizers)
         self.optimizers.append(weakref.ref(optimizer))
         self.backward[id(optimizer)] = weakref.ref(optimizer), Backward(optimizer)
 
@@ -170,7 +170,7 @@ class Timer:
             self.own.walk(loader)
             if (kept := vars(loader).get("_iterator")) is not None:  # of persistent workers: its last walk is over
                 self.walks.pop(kept, None)
-            walked = Walked(self.own.tell, loader)
+            walked = Walked(self.own.notify, loader)
             iterator = walked.begin(lambda: begin(loader))
             self.walks[iterator] = walked
             return iterator
@@ -347,7 +347,7 @@ class Timer:
             part = {"rank": rank, "world_size": count, "pid": self.pid, "end": end}
             if not why:  # the device of a failed process may never finish its work: do not wait for it
                 part |= self.part(rank, count)
-            with files.written_whole(Path(self.settings["folder"]) / f"part-{rank}-{self.pid}.json") as temporary:
+            with files.atomic_write(Path(self.settings["folder"]) / f"part-{rank}-{self.pid}.json") as temporary:
                 temporary.write_text(json.dumps(part, allow_nan=False))
         except Exception as error:
             self.print(f"could not write its times: {type(error).__name__}: {error}")
@@ -378,14 +378,14 @@ class Timer:
 
     def join_observed(self, rank: int, count: int, seen: dict) -> None:
         folder = Path(self.settings["folder"])
-        with files.written_whole(folder / f"seen-{rank}") as temporary:
+        with files.atomic_write(folder / f"seen-{rank}") as temporary:
             temporary.write_bytes(pickle.dumps(seen))
         everybody = [folder / f"seen-{number}" for number in range(count)]
         if not all(path.exists() for path in everybody):
             return
         try:
             observed, unheard = watch.join([pickle.loads(path.read_bytes()) for path in everybody])
-            with files.written_whole(Path(self.settings["observed"])) as temporary:
+            with files.atomic_write(Path(self.settings["observed"])) as temporary:
                 temporary.write_text(json.dumps({"observed": observed, "unheard": unheard}, allow_nan=False))
         except Exception as error:  # the times are written anyway
             self.why = f"the ranks' observations cannot be combined: {type(error).__name__}: {error}"

@@ -19,20 +19,21 @@ from bench.record.view import Record
 
 VERSION = 1
 NAME = "foreign.json"
-KIND = "foreign script"
+KIND = "foreign script"  # in the record
+TITLE = "external script"  # in tables and sentences
 PROVENANCE = {
     "step_time_s": "between the ends of two steps of the optimizer that trains first, per rank, by a monotonic clock, "
     "on GPUs by CUDA events read at the end; intervals in which a DataLoader was started, or the model evaluated, are "
-    "no steps (between_s)",
+    "not steps (between_s)",
     "data_wait_s": "monotonic clock around the next() of torch's DataLoader iterators in the thread that trains, per "
     "rank; 0 without one",
-    "watch_s": "monotonic clock around what the Watch of bench does between the ends of two steps; which is in "
+    "watch_s": "monotonic clock around what the Watch of bench does between the ends of two steps; it is part of "
     "step_time_s",
     "throughput": "steps, or examples of all ranks, over the time of the rank that took longest for them; the examples "
     "per step are those that were given (BATCH), or that the Watch counted",
     "load": "the operating system's counters, from the end of the warm-up to the end of the script's last step or of "
     "the process",
-    "peak_memory_gib": "as in a run's record, from the first step on; torch's peaks are set back after the warm-up",
+    "peak_memory_gib": "as in a run's record, from the first step on; torch's peaks are reset after the warm-up",
 }
 
 
@@ -48,7 +49,7 @@ class ForeignRecord(Record):
 
     @property
     def program(self) -> str:
-        return f"{KIND} {self.name}"
+        return f"{TITLE} {self.name}"
 
     @property
     def ok(self) -> bool:
@@ -124,7 +125,7 @@ def load(path: Path) -> ForeignRecord:
     """One record. Raises BadRecord, with the file's name, when it is truncated, edited or of another version."""
     path = Path(path)
     data = parsed(path)
-    script = check_kind(data, path, "Script", "foreign_version", VERSION, "version {} of a foreign script's record")
+    script = check_kind(data, path, "Script", "foreign_version", VERSION, "version {} of an external script's record")
     check_ranks(script.samples, script.topology, path)
     for part in script.samples:
         if len({len(column) for column in (part.step_number, part.step_time_s, part.data_wait_s, part.watch_s)}) > 1:

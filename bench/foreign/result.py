@@ -1,7 +1,7 @@
 """Values of external scripts in tables and in sentences."""
 
 from bench.analysis.tables import Grid, disturbed_rows
-from bench.foreign.record import KIND, ForeignRecord
+from bench.foreign.record import TITLE, ForeignRecord
 from bench.record import describe
 from bench.record.disturbance import disturbances_of, in_words
 
@@ -9,7 +9,7 @@ WATCHED = 0.02  # share of the steps' time above which the Watch's time is repor
 
 
 def grid(records: list[ForeignRecord]) -> Grid:
-    head = [(KIND, False), ("processes\n× threads", True), ("global\nbatch", True), ("examples/s", True),
+    head = [(TITLE, False), ("processes\n× threads", True), ("global\nbatch", True), ("examples/s", True),
             ("steps/s", True), ("step ms\nmedian [p5–p95]", True), ("n", True), ("waits for\ndata", True),
             ("peak memory\nGiB per device", True)]  # fmt: skip
     rows = []
@@ -26,7 +26,7 @@ def grid(records: list[ForeignRecord]) -> Grid:
             f"{100 * record.wait_share:.0f} %",
             describe.memory_cell(record.peak_memory),
         ])  # fmt: skip
-    return Grid(head, rows, "Foreign scripts, timed as they are: no runs of this bench", disturbed_rows(records))
+    return Grid(head, rows, "External scripts, timed as they are (not runs of this benchmark)", disturbed_rows(records))
 
 
 def lines(record: ForeignRecord) -> list[str]:
@@ -70,7 +70,7 @@ def notes(record: ForeignRecord) -> list[str]:
 
 def summary_lines(record: ForeignRecord) -> list[str]:
     head = f"{record.program}: {record['engine']}; {describe.stand_in(record)}; "
-    names = ", ".join(f"{each.name}{' (asked)' if each.question else ''}" for each in record.findings)
+    names = ", ".join(f"{each.name}{' (possible)' if each.question else ''}" for each in record.findings)
     return [head + (f"known mistakes: {names or 'none found'}" if record.observed else "not watched"), *notes(record)]
 
 
@@ -83,12 +83,12 @@ def key_of(record: ForeignRecord) -> tuple:
 def program_in_words(record: ForeignRecord) -> str:
     name, engine, device, devices, batch, network = key_of(record)
     more = ", ".join(filter(None, [engine, f"batch {batch or 'not known'}", network]))
-    return f"{KIND} {name} on {devices} × {device} ({more})"
+    return f"{TITLE} {name} on {devices} × {device} ({more})"
 
 
 def labels(records: list[ForeignRecord]) -> dict[tuple, str]:
-    """``key_of`` -> ``foreign script train.py on 2 × cpu``, with the whole key if that is ambiguous."""
+    """``key_of`` -> ``external script train.py on 2 × cpu``, with the whole key if that is ambiguous."""
     known = {key_of(record): record for record in records}
-    plain = {key: f"{KIND} {key[0]} on {key[3]} × {key[2]}" for key in known}
+    plain = {key: f"{TITLE} {key[0]} on {key[3]} × {key[2]}" for key in known}
     names = list(plain.values())
     return {key: program_in_words(known[key]) if names.count(name) > 1 else name for key, name in plain.items()}

@@ -103,7 +103,7 @@ def _copy_to(wheel: Path, folder: str) -> Path:
     target = Path(folder).expanduser().resolve() / wheel.name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with files.written_whole(target) as partial:
+        with files.atomic_write(target) as partial:
             shutil.copyfile(wheel, partial)
     except OSError as error:
         raise UserError(f"cannot write to {target.parent}: {error.strerror}; the wheel is {wheel}") from None

@@ -70,12 +70,12 @@ def require_memory(config: RunConfig) -> None:
         raise UserError(f"GPUS={config.num_devices}: {what}: use GPUS={most} or less")
 
 
-def weakest(config: RunConfig) -> tuple[tuple[int, int] | None, float | None]:
+def least_capable(config: RunConfig) -> tuple[tuple[int, int] | None, float | None]:
     """The lowest compute capability and smallest memory (GiB) of a run's GPUs; None if unknown, and on a CPU."""
     gpus = usable_gpus(config)[: 1 if config.share_gpu else config.num_devices]
-    told = [gpu.compute_capability and tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus]
+    capabilities = [gpu.compute_capability and tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus]
     memory = [memory_left(gpu) for gpu in gpus]
-    return tuple(None if None in found else min(found, default=None) for found in (told, memory))
+    return tuple(None if None in found else min(found, default=None) for found in (capabilities, memory))
 
 
 def memory_left(gpu: Gpu) -> float | None:
@@ -87,17 +87,17 @@ def memory_left(gpu: Gpu) -> float | None:
     return round(free / nvml.GIB, 3)
 
 
-def weakest_over_machines(told: list) -> tuple:
-    """``weakest`` over machines.
+def weakest_over_machines(capabilities: list) -> tuple:
+    """``least_capable`` over machines.
 
     >>> weakest_over_machines([[[8, 0], 79.2], [[7, 5], 14.6]]), weakest_over_machines([[[8, 0], None], [None, 14.6]])
     (((7, 5), 14.6), (None, None))
     """
-    capability, memory = zip(*told, strict=True)
+    capability, memory = zip(*capabilities, strict=True)
     return None if None in capability else tuple(min(capability)), None if None in memory else min(memory)
 
 
-def remarks(asked: RunConfig) -> list[str]:
+def device_notes(asked: RunConfig) -> list[str]:
     """Notes about the devices for the user."""
     return [sentence for sentence in (why_cpu(asked), order_remark(asked)) if sentence]
 
@@ -155,21 +155,21 @@ def device_variables(config: RunConfig) -> dict[str, str]:
     NCCL's variables for two ranks on one GPU."""
     shared = nccl.shared_variables() if config.share_gpu and config.device == "cuda" else {}
     gpus = usable_gpus(config) if config.gpu_ids or config.device == "cuda" else []
-    if not (config.gpu_ids or (gpus and (gpus[0].is_slice or mixed()))):
+    if not (config.gpu_ids or (gpus and (gpus[0].is_slice or has_mixed_gpus()))):
         return shared
     if not config.gpu_ids:
         gpus = gpus[: 1 if config.share_gpu else config.num_devices]
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} | shared
 
 
-def mixed() -> bool:
+def has_mixed_gpus() -> bool:
     return len({gpu.name for gpu in every_gpu()}) > 1
 
 
 def order_remark(asked: Parallel) -> str:
     """A sentence if CUDA_VISIBLE_DEVICES may mean other GPUs in CUDA's order than in nvidia-smi's; else ""."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    same_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or not mixed()
+    same_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or not has_mixed_gpus()
     if asked.device == "cpu" or same_order or not wanted[:1].isdecimal():
         return ""
     names = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in visible_gpus())
@@ -264,8 +264,8 @@ def require_cuda(torch: str, cuda: str | None, gpus: list[Gpu]) -> None:
 
 def setup_command(gpus: list[Gpu]) -> str:
     """The set-up command for these GPUs, with a comma; "" if none fits."""
-    told = [tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus if gpu.compute_capability]
-    driver = torch_build.Driver("", nvml.cuda_version(), tuple(told))
+    capabilities = [tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus if gpu.compute_capability]
+    driver = torch_build.Driver("", nvml.cuda_version(), tuple(capabilities))
     builds = torch_build.fitting(driver, torch_build.versions(torch_build.LOCK.read_text())["torch"])
     return f"run `make setup TORCH={builds[0]}`, " if builds else ""
 

@@ -34,35 +34,35 @@ class Survival:
         self.waiting = []  # rows until training has caught up: (row, steps reached, start time)
         self.resumed = False
 
-    def look(self, nodes: list[Node], beats: list[Heartbeat | None]) -> None:
+    def update(self, nodes: list[Node], beats: list[Heartbeat | None]) -> None:
         """Call it once per tick with every rank's heartbeat."""
         self.read_starts()
         if self.resumed:
-            reached = max([self.reached, *(beat.step for beat in self.live(beats))])
+            reached = max([self.reached, *(beat.step for beat in self.known_alive(beats))])
             if reached > self.reached:
                 self.reached, self.stepped = reached, steady.now()
         if not nodes[0].placement.joins:
             self.find_lost(nodes[0], beats)
-        if self.waiting and self.resumed and all(beat.step >= self.waiting[-1][1] for beat in self.live(beats)):
-            self.settle()
+        if self.waiting and self.resumed and all(beat.step >= self.waiting[-1][1] for beat in self.known_alive(beats)):
+            self.close_interruptions()
 
-    def live(self, beats: list[Heartbeat | None]) -> list[Heartbeat]:
+    def known_alive(self, beats: list[Heartbeat | None]) -> list[Heartbeat]:
         """The heartbeats of processes not known to be dead."""
         return [beat for rank, beat in enumerate(beats) if beat and (rank, beat.pid) not in self.dead]
 
     def find_lost(self, node: Node, beats: list[Heartbeat | None]) -> None:
         """Find a rank that was killed, or else one that raised; ranks that end as a consequence do not count."""
         new = [rank for rank, beat in enumerate(beats) if beat and (rank, beat.pid) not in self.dead]
-        is_gone = node.gone()
+        is_gone = node.crashed_ranks()
         gone = [rank for rank in new if is_gone[rank]]
         raised = [rank for rank in new if beats[rank].phase == "raised" and not self.waiting]
         for rank in gone or raised[:1]:
-            self.begin(rank, node.placement.host, "killed" if gone else "raised")
+            self.add_interruption(rank, node.placement.host, "killed" if gone else "raised")
         self.dead |= {(rank, beats[rank].pid) for rank in new if is_gone[rank] or beats[rank].phase in ENDED[1:]}
 
-    def begin(self, rank: int | None, host: str, kind: str) -> None:
+    def add_interruption(self, rank: int | None, host: str, kind: str) -> None:
         when = self.stepped if self.resumed else steady.now()
-        self.settle(when)
+        self.close_interruptions(when)
         self.rows.append(
             {"when_s": round(when - self.started, 3), "rank": rank, "host": host or None, "kind": kind,
              "seconds_lost": None, "steps_repeated": 0, "devices_before": self.devices, "devices_after": None}
@@ -76,14 +76,14 @@ class Survival:
         for line in lines[self.read :]:
             if line.endswith("\n"):
                 self.read += 1
-                self.begins(json.loads(line))
+                self.add_start(json.loads(line))
 
-    def begins(self, start: dict) -> None:
+    def add_start(self, start: dict) -> None:
         """Training begins. If no end was observed, devices have joined, or a loss was missed."""
         first, grown = not self.starts, start["devices"] > self.devices
         self.starts.append(start)
         if not first and (not self.waiting or self.resumed):
-            self.begin(None, "", "joined" if grown else "unseen")
+            self.add_interruption(None, "", "joined" if grown else "unseen")
         for row, _, _ in self.waiting:
             if row["devices_after"] is None:
                 row["devices_after"] = start["devices"]
@@ -93,7 +93,7 @@ class Survival:
         self.devices, self.reached, self.resumed = start["devices"], start["step"], True
         self.stepped = steady.now()
 
-    def settle(self, when: float | None = None) -> None:
+    def close_interruptions(self, when: float | None = None) -> None:
         when = steady.now() if when is None else when
         for row, _, began in self.waiting:
             if row["seconds_lost"] is None:
@@ -101,7 +101,7 @@ class Survival:
         if self.resumed:
             self.waiting = []
 
-    def standing(self, beats: list[Heartbeat | None]) -> list[Heartbeat | None]:
+    def with_lost_ranks_done(self, beats: list[Heartbeat | None]) -> list[Heartbeat | None]:
         """The heartbeats of a hanging run, with permanently lost ranks counted as done."""
         most = max((beat.step for beat in beats if beat), default=0)
         done = {rank for rank, beat in enumerate(beats) if beat and (rank, beat.pid) in self.dead}
@@ -118,17 +118,17 @@ class Survival:
         rank, kind = failure["rank"], failure["kind"]
         host = next((node.placement.host for node in nodes if rank in node.placement.ranks), "")
         for node in nodes:
-            if node.lost():  # the cause of the others' exceptions
+            if node.lost_reason():  # the cause of the others' exceptions
                 rank, host, kind = node.placement.ranks[0], node.placement.host, "machine lost"
-        self.begin(rank, host, kind)
+        self.add_interruption(rank, host, kind)
         for node in nodes:
             node.close()
         nodes.clear()
-        found = self.on(answering(), failure)
+        found = self.config_on(answering(), failure)
         self.clear()
         return found
 
-    def on(self, answering: list[Host], failure: dict) -> RunConfig:
+    def config_on(self, answering: list[Host], failure: dict) -> RunConfig:
         config, taken = self.config, []
         for host in answering:
             if sum(each.slots for each in taken) + host.slots <= config.num_devices:
@@ -151,7 +151,7 @@ class Survival:
                 path.unlink()
         self.read, self.dead = 0, set()
 
-    def gave_up(self, error: RunFailed) -> None:
+    def add_interruptions_to(self, error: RunFailed) -> None:
         """Add to a failure the number of interruptions that were survived before."""
         survived = [row for row in self.rows if row["devices_after"] is not None]
         if survived and error.failure["kind"] != "interrupted":
@@ -159,10 +159,10 @@ class Survival:
             error.args = (error.args[0] + words,)
             error.failure["message"] += words
 
-    def told(self, images_seen: int | None = None) -> dict:
+    def summary(self, images_seen: int | None = None) -> dict:
         """The record's ``elastic``. images_seen: at the end of a run that finished."""
         self.read_starts()
-        self.settle()
+        self.close_interruptions()
         rows = [row for row in self.rows if row["devices_after"] is not None]
         return {"least_devices": self.config.elastic, "rule": RULE, "interruptions": rows,
                 "epochs": [] if images_seen is None else self.coverage(images_seen)}  # fmt: skip

@@ -43,14 +43,14 @@ class Machine(Node):
         self.number, self.why, self.text, self.said, self.code, self.folder = 0, "", b"", "", None, None
         self.ends = False  # we have ended its launcher
         program = [sys.executable, "-m", "bench.launch.machine", os.getcwd()]
-        argv = self.there("env", f"PYTHONPATH={PROJECT}", *program)
+        argv = self.command_there("env", f"PYTHONPATH={PROJECT}", *program)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
             self.tree.start(argv, os.environ | steady.variables(), bufsize=0, **pipes)
         except OSError as error:
             raise self.fault(f"cannot be reached: {argv[0]} does not run ({error.strerror}): check REMOTE") from None
 
-    def there(self, *words: str) -> list[str]:
+    def command_there(self, *words: str) -> list[str]:
         if self.here:
             return list(words)
         remote = [word.replace("{host}", self.name) for word in shlex.split(self.config.remote or SSH)]
@@ -77,7 +77,7 @@ class Machine(Node):
             line = self.readline(until)
             if line is None:
                 self.why = f"does not answer within {limit:g} s"
-            elif (said := understood(line, self.number)) is None:
+            elif (said := parse_answer(line, self.number)) is None:
                 self.note(line)
             elif "refused" in said:
                 raise self.fault(str(said["refused"])[:MOST_SAID])
@@ -137,7 +137,7 @@ class Machine(Node):
                     (self.run_dir / Path(name).name).write_bytes(base64.b64decode(text))
         return self.code
 
-    def lost(self) -> str:
+    def lost_reason(self) -> str:
         return f"{self.name}: {self.reason()}" if self.why else ""
 
     def unreachable(self) -> str:
@@ -146,7 +146,7 @@ class Machine(Node):
                 return f"{self.name} {why}"
         return ""
 
-    def gone(self) -> list[bool]:
+    def crashed_ranks(self) -> list[bool]:
         return [self.code is not None and bool(beat) and beat.phase not in ENDED for beat in self.heartbeats()]
 
     def out_of_memory(self) -> str:
@@ -162,7 +162,7 @@ class Machine(Node):
         """Start its ranks. started: by this machine's clock. variables: of the user's environment."""
         if self.folder and self.config.elastic and (self.run_dir / LATEST).exists():
             packs = ["tar", "-C", str(self.run_dir), "-cf", "-", LATEST]
-            self.copy(packs, self.there("tar", "-C", self.folder, "-xf", "-"))
+            self.copy(packs, self.command_there("tar", "-C", self.folder, "-xf", "-"))
         self.ask("start", since_s=steady.now() - started, variables=variables)
 
     def end(self) -> None:
@@ -172,7 +172,7 @@ class Machine(Node):
             self.ask("end")
             if self.folder:
                 stays = [f"--exclude=./{name}" for name in [*STAYS, *([LATEST] if self.placement.number else [])]]
-                packs = self.there("tar", "-C", self.folder, *stays, "-cf", "-", ".")
+                packs = self.command_there("tar", "-C", self.folder, *stays, "-cf", "-", ".")
                 self.copy(packs, ["tar", "-C", str(self.run_dir), "-xf", "-"])
 
     def copy(self, packs: list[str], unpacks: list[str]) -> None:
@@ -193,10 +193,10 @@ class Machine(Node):
                     raise self.fault(self.reason())
 
 
-def understood(line: bytes, number: int) -> dict | None:
+def parse_answer(line: bytes, number: int) -> dict | None:
     """The answer to question ``number`` in a line that may begin with a shell's greeting; else None.
 
-    >>> understood(b'Welcome! {"id": 3, "answer": 7}', 3), understood(b'{"id": 2, "answer": 7}', 3)
+    >>> parse_answer(b'Welcome! {"id": 3, "answer": 7}', 3), parse_answer(b'{"id": 2, "answer": 7}', 3)
     ({'id': 3, 'answer': 7}, None)
     """
     try:
@@ -210,14 +210,15 @@ def resources(config: RunConfig) -> tuple:
     """Device ("cuda" or "cpu"), all cores, and the weakest GPU's compute capability and memory. Raises RunFailed."""
     found = []
     try:
-        told = look(config, found)
-        return told[0]["device"], machine.cores_of(told), *weakest_over_machines([each["weakest"] for each in told])
+        descriptions = start_machines(config, found)
+        gpus = weakest_over_machines([each["weakest"] for each in descriptions])
+        return descriptions[0]["device"], machine.cores_of(descriptions), *gpus
     finally:
         for each in found:
             each.close()
 
 
-def answering(config: RunConfig) -> list[Host]:
+def find_answering_hosts(config: RunConfig) -> list[Host]:
     """The machines of HOSTS that answer now, including those not in use."""
     started, found = [], []
     for host in parse(config.hosts):
@@ -238,7 +239,7 @@ def run(found: list[Node], run_dir: Path, config: RunConfig, started: float, wat
     mark = secrets.token_hex(8)
     (run_dir / SHARED).write_text(mark)
     try:
-        look(config, found, run_dir)
+        start_machines(config, found, run_dir)
         place(config, found, str(run_dir.resolve()), mark)
     except BaseException:
         while found:
@@ -248,7 +249,7 @@ def run(found: list[Node], run_dir: Path, config: RunConfig, started: float, wat
     supervise.run(found, lambda each: each.start(started, ours), run_dir, config.timeout, watch, survival)
 
 
-def look(config: RunConfig, found: list[Node], run_dir: Path | None = None) -> list[dict]:
+def start_machines(config: RunConfig, found: list[Node], run_dir: Path | None = None) -> list[dict]:
     """Start the process on each machine, add it to ``found``, and return their descriptions. Raises RunFailed."""
     rank, asked = 0, {"config": to_dict(config), "ours": machine.describe()}
     for host in config.machines:
@@ -257,25 +258,26 @@ def look(config: RunConfig, found: list[Node], run_dir: Path | None = None) -> l
         rank = ranks.stop
     for each, host in zip(found, config.machines, strict=True):
         each.send("look", devices=host.slots, **asked)
-    told = [each.answer() for each in found]
-    for each, its in zip(found, told, strict=True):
-        if its["device"] != told[0]["device"]:
-            first = f"{found[0].name} {told[0]['device']}"
+    descriptions = [each.answer() for each in found]
+    for each, its in zip(found, descriptions, strict=True):
+        if its["device"] != descriptions[0]["device"]:
+            first = f"{found[0].name} {descriptions[0]['device']}"
             raise each.fault(f"would use {its['device']}, but {first}: leave one of them out, or use DEVICE=cpu")
-    return told
+    return descriptions
 
 
 def place(config: RunConfig, found: list[Machine], run_dir: str, mark: str) -> None:
     """Assign ranks and addresses, and check that the machines reach each other."""
     first, *others = found
-    told = [{"iface": "", "address": "127.0.0.1", "port": 0, "listens": 0}]
+    addresses = [{"iface": "", "address": "127.0.0.1", "port": 0, "listens": 0}]
     if others:
-        told = [first.ask("address", iface=config.iface, towards=others[0].name, url=config.dist_url)]
+        addresses = [first.ask("address", iface=config.iface, towards=others[0].name, url=config.dist_url)]
         for each in others:
-            each.send("address", iface=config.iface, towards=told[0]["address"], url=None)
-        told += [each.answer() for each in others]
-    main, peers = told[0], [[each.name, its["address"], its["listens"]] for each, its in zip(found, told, strict=True)]
-    for number, (each, its) in enumerate(zip(found, told, strict=True)):
+            each.send("address", iface=config.iface, towards=addresses[0]["address"], url=None)
+        addresses += [each.answer() for each in others]
+    main, pairs = addresses[0], list(zip(found, addresses, strict=True))
+    peers = [[each.name, its["address"], its["listens"]] for each, its in pairs]
+    for number, (each, its) in enumerate(pairs):
         ranks = each.placement.ranks
         each.placement = Placement(ranks, number, len(found), main["address"], main["port"], each.name, its["address"],
                                    its["iface"], joins=True)  # fmt: skip

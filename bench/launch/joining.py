@@ -20,7 +20,7 @@ from bench.config.fields import in_words
 from bench.config.options import FIELDS, RunConfig, from_dict, to_dict
 from bench.config.resolve import resolve
 from bench.errors import BenchError, ExitCode, RunFailed, UserError, printable
-from bench.files import SHARED, written_whole
+from bench.files import SHARED, atomic_write
 from bench.launch import machine, stacks, supervise
 from bench.launch.devices import weakest_over_machines
 from bench.launch.launcher import make_run_dir
@@ -45,32 +45,32 @@ LOST = re.compile(
 )
 
 
-class Meeting:
+class RankStore:
     """A key-value store in which every rank writes and reads JSON."""
 
     def __init__(self, seat: Seat, store):
         self.seat, self.store = seat, store
 
-    def tell(self, what: str, item: object) -> None:
+    def write(self, what: str, item: object) -> None:
         self.store.set(f"{what}/{self.seat.rank}", json.dumps(item))
 
-    def told(self, what: str, ranks: Sequence[int]) -> dict[int, object]:
+    def read_available(self, what: str, ranks: Sequence[int]) -> dict[int, object]:
         """These ranks' entries so far, by rank."""
         there = [rank for rank in ranks if self.store.check([f"{what}/{rank}"])]
         return {rank: json.loads(self.store.get(f"{what}/{rank}")) for rank in there}
 
-    def all(self, what: str, ranks: Sequence[int], limit_s: float) -> list:
+    def read_all(self, what: str, ranks: Sequence[int], limit_s: float) -> list:
         """Wait for these ranks' entries. Raises UserError after ``limit_s`` seconds, or another rank's failure."""
         deadline = time.monotonic() + limit_s
         while ranks and not self.store.check([f"{what}/{rank}" for rank in ranks]):
             if failures := self.failures():
                 raise (UserError if failures[0]["user_error"] else RunFailed)(failures[0]["message"])
             if time.monotonic() > deadline:
-                missing = [rank for rank in ranks if rank not in self.told(what, ranks)]
+                missing = [rank for rank in ranks if rank not in self.read_available(what, ranks)]
                 late = f"did not start within {limit_s:g} s (TIMEOUT): see their output in {self.seat.launcher}"
                 raise UserError(f"{supervise.names(missing)} of {self.seat.world_size} {late}")
             time.sleep(TICK_S)
-        return list(self.told(what, ranks).values())
+        return list(self.read_available(what, ranks).values())
 
     def fail(self, report: dict) -> None:
         """Report why this rank ends. The store numbers the reports, so the first one is known without clocks."""
@@ -82,7 +82,7 @@ class Meeting:
         return [json.loads(self.store.get(key)) for n in numbers if self.store.check([key := f"failure/{n}"])]
 
 
-def meet(seat: Seat, limit_s: float) -> Meeting:
+def open_store(seat: Seat, limit_s: float) -> RankStore:
     """Open the store: at MASTER_ADDR under torchrun and srun, through horovodrun's server, or through MPI. Raises
     UserError if rank 0 cannot be reached within ``limit_s`` seconds. Ctrl-C works meanwhile."""
     os.environ.update(waiting.variables(os.environ) | seat.variables())  # OpenMP reads them when torch is imported
@@ -111,7 +111,7 @@ def meet(seat: Seat, limit_s: float) -> Meeting:
     finally:
         signal.signal(signal.SIGINT, ours)
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives restarted ranks
-    return Meeting(seat, dist.PrefixStore(f"bench/{restart}", store))
+    return RankStore(seat, dist.PrefixStore(f"bench/{restart}", store))
 
 
 def by_horovodrun(seat: Seat, place: list | None, limit_s: float) -> list:
@@ -151,12 +151,12 @@ def by_mpi(seat: Seat, place: list | None, limit_s: float) -> list:
         timer.cancel()
 
 
-def agree(meeting: Meeting, asked: RunConfig, given: dict) -> RunConfig:
+def resolve_on_all_ranks(meeting: RankStore, asked: RunConfig, given: dict) -> RunConfig:
     """The resolved config, the same on every rank. given: this rank's resources (``machine.device``). Raises the same
     UserError on all ranks if their options, code or machines differ."""
     mine = {"asked": to_dict(asked), **given, **machine.describe()}
-    meeting.tell("asked", mine)
-    seats = meeting.all("asked", range(meeting.seat.world_size), asked.timeout)
+    meeting.write("asked", mine)
+    seats = meeting.read_all("asked", range(meeting.seat.world_size), asked.timeout)
     for rank, other in enumerate(seats):
         if difference := differs(seats[0], other):
             raise UserError(f"rank {rank} on {other['name']} {difference}")
@@ -178,16 +178,16 @@ def differs(first: dict, other: dict) -> str:
     return ""
 
 
-def share_folder(meeting: Meeting, config: RunConfig) -> tuple[Path, bool]:
+def share_folder(meeting: RankStore, config: RunConfig) -> tuple[Path, bool]:
     """Rank 0's run folder, and whether it is visible here; if not, a temporary folder of the same name."""
     if meeting.seat.rank == 0:
         run_dir = make_run_dir(config)
         mark = secrets.token_hex(8)
         (run_dir / SHARED).write_text(mark)
         (run_dir / "config.json").write_text(json.dumps(to_dict(config)))
-        meeting.tell("folder", {"path": str(run_dir.resolve()), "mark": mark})
+        meeting.write("folder", {"path": str(run_dir.resolve()), "mark": mark})
         return run_dir, True
-    (told,) = meeting.all("folder", [0], config.timeout)
+    (told,) = meeting.read_all("folder", [0], config.timeout)
     path = Path(told["path"])
     if machine.sees_folder(path, told["mark"]):
         return path, True
@@ -211,12 +211,12 @@ def is_cause(report: dict) -> bool:
 def cause_of(
     reports: list[dict], world_size: int, limit_s: float, run_dir: Path, place_of: dict[int, str] | None = None
 ) -> BenchError:
-    """Why a joined run failed, from its reports in order. place_of: " on HOST" by rank. A rank that raised an error of
-    its own is the cause. If all hang, their places show which one to check first. A rank without a report that the
+    """Why a joined run failed, from its reports in order. place_of: " on HOST" by rank. A rank that raised its
+    own error is the cause. If all hang, their places show which one to check first. A rank without a report that the
     others lost was killed."""
     place_of = place_of or {}
     if found := next(filter(is_cause, reports), None):
-        return supervise.raised(found, place_of.get(found["rank"], ""), run_dir)
+        return supervise.error_from_report(found, place_of.get(found["rank"], ""), run_dir)
     spoken = {report["rank"]: report for report in reversed(reports)}
     silent = [rank for rank in range(world_size) if rank not in spoken]
     hung = all(report["kind"] == "hung" for report in spoken.values())
@@ -235,7 +235,7 @@ def cause_of(
         return supervise.failed("hung" if hung else "killed", silent[0], message, run_dir, "")
     if any(report["kind"] == "terminated" for report in reports):
         return supervise.failed("interrupted", None, "interrupted", run_dir, "")
-    return supervise.raised(reports[0], place_of.get(reports[0]["rank"], ""), run_dir)
+    return supervise.error_from_report(reports[0], place_of.get(reports[0]["rank"], ""), run_dir)
 
 
 # --- a rank that watches itself ---------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Rank(Guard):
 
     ends = (signal.SIGTERM, signal.SIGINT)  # no parent handles Ctrl-C for it
 
-    def __init__(self, run_dir: Path, meeting: Meeting, config: RunConfig, shared: bool, started: float):
+    def __init__(self, run_dir: Path, meeting: RankStore, config: RunConfig, shared: bool, started: float):
         super().__init__(run_dir, meeting.seat.rank)
         self.meeting, self.config, self.shared, self.started = meeting, config, shared, started
         self.seat, self.failed, self.once = meeting.seat, None, threading.RLock()
@@ -284,9 +284,9 @@ class Rank(Guard):
                 moved += max(0.0, now - seen - supervise.MOST_S)  # this process was stopped: no rank's fault
                 seen = now
                 if now - told >= every:
-                    self.meeting.tell("beats", self.node.heartbeats()[0].beats)
+                    self.meeting.write("beats", self.node.heartbeats()[0].beats)
                     told, before = now, beats
-                    beats = self.meeting.told("beats", range(self.seat.world_size))
+                    beats = self.meeting.read_available("beats", range(self.seat.world_size))
                     moved = now if beats != before else moved
                 if now - moved > self.config.timeout:
                     self.hangs(f"no progress for {self.config.timeout:g} s (TIMEOUT)")
@@ -332,36 +332,36 @@ class Rank(Guard):
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            end = self.end_of_rank0 if self.rank == 0 else self.end_of_another
+            end = self.end_rank0 if self.rank == 0 else self.end_other_rank
             code = end(phase, code)
         except BaseException as error:
-            self.speak()
+            self.restore_output()
             print(f"bench: rank {self.rank}: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr)
             code = code or 1
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
-    def speak(self) -> None:
+    def restore_output(self) -> None:
         """Send output to the original stdout and stderr again."""
         for number, stream in enumerate(self.streams, start=1):
             os.dup2(stream, number)
 
-    def end_of_another(self, phase: str, code: int) -> int:  # of ranks from 1 on
+    def end_other_rank(self, phase: str, code: int) -> int:  # of ranks from 1 on
         if phase == "done":
-            self.meeting.tell("done", None)
+            self.meeting.write("done", None)
         elif self.failed and self.failed["kind"] == "hung":
             self.reports(QUIET_S)  # its exit would end the others
         return code
 
-    def end_of_rank0(self, phase: str, code: int) -> int:
+    def end_rank0(self, phase: str, code: int) -> int:
         """Wait for the others, which may use the store in this process; or write why the run failed."""
         if phase == "done":
-            self.meeting.all("done", range(1, self.seat.world_size), self.config.timeout)
+            self.meeting.read_all("done", range(1, self.seat.world_size), self.config.timeout)
             return 0
         error = self.cause(QUIET_S)
         said = {"user_error": isinstance(error, UserError), "message": str(error), "failure": error.failure}
-        with written_whole(supervise.verdict_path(self.run_dir)) as path:
+        with atomic_write(supervise.verdict_path(self.run_dir)) as path:
             path.write_text(json.dumps(said | {"exit_code": error.exit_code}))
         return error.exit_code
 
@@ -412,7 +412,7 @@ def of_hosts(run_dir: Path) -> Rank:
     config = from_dict(json.loads((run_dir / "config.json").read_text()))
     seat = read(name, launcher, os.environ)
     try:
-        return Rank(run_dir, meet(seat, config.timeout), config, True, started)
+        return Rank(run_dir, open_store(seat, config.timeout), config, True, started)
     except BenchError as error:
         Guard(run_dir, seat.rank).report(False, str(error), "")
         sys.exit(error.exit_code)

@@ -16,7 +16,7 @@ from bench.config.tasks import TRAIN
 from bench.errors import RunFailed, UserError
 from bench.files import SHARED
 from bench.launch import hosts, supervise
-from bench.launch.devices import choose_device, require_memory, weakest
+from bench.launch.devices import choose_device, least_capable, require_memory
 from bench.launch.elastic import Survival
 from bench.launch.machine import own_address
 from bench.launch.node import Node
@@ -45,7 +45,7 @@ def resolve_here(config: RunConfig) -> RunConfig:
         likely = resolve(config, "cpu" if config.device == "auto" else config.device, usable_cores())
         error.run_dir = make_run_dir(likely)
         fail(error.run_dir, likely, started, error.failure)
-        tidy(error.run_dir, [])
+        clean_up(error.run_dir, [])
         raise
 
 
@@ -55,7 +55,7 @@ def resources(config: RunConfig) -> tuple:
     if config.hosts:
         return hosts.resources(config)
     device = choose_device(config)
-    return device, usable_cores(), *(weakest(config) if device == "cuda" else (None, None))
+    return device, usable_cores(), *(least_capable(config) if device == "cuda" else (None, None))
 
 
 def launch(config: RunConfig, watch=None) -> Path:
@@ -78,11 +78,11 @@ def launch_elastic(config: RunConfig, watch=None) -> Path:
                 run.start_and_watch(attempt, watch)
                 break
             except RunFailed as error:
-                answering = functools.partial(hosts.answering, config)
+                answering = functools.partial(hosts.find_answering_hosts, config)
                 attempt = run.survival.remaining(run.nodes, error.failure, answering)
                 if attempt is None:
                     raise
-        add_survival(run.dir, config, run.survival.told)
+        add_survival(run.dir, config, run.survival.summary)
     return run.dir / config.leaves
 
 
@@ -124,11 +124,11 @@ class Launch:
         finally:
             for node in self.nodes:
                 node.close()
-            tidy(self.dir, self.rendezvous)
+            clean_up(self.dir, self.rendezvous)
 
     def leave(self, error: BaseException | None) -> None:
         if self.survival and isinstance(error, RunFailed):
-            self.survival.gave_up(error)
+            self.survival.add_interruptions_to(error)
         failure = getattr(error, "failure", None)
         if isinstance(error, KeyboardInterrupt):  # outside of ``supervise.run``, which makes a RunFailed of it
             failure = supervise.failed("interrupted", None, "interrupted", self.dir).failure
@@ -138,7 +138,7 @@ class Launch:
         if isinstance(error, UserError) and not failure:
             shutil.rmtree(self.dir, ignore_errors=True)  # nothing had begun
         elif failure and self.dir.is_dir():
-            fail(self.dir, self.config, self.started, failure, self.survival and self.survival.told())
+            fail(self.dir, self.config, self.started, failure, self.survival and self.survival.summary())
         if isinstance(error, RunFailed) or (isinstance(error, UserError) and failure):
             error.run_dir = self.dir
         if isinstance(error, UserError) and failure:  # e.g. an image that cannot be read
@@ -150,7 +150,7 @@ def local_node(config: RunConfig, run_dir: Path) -> Node:
     return Node(Placement(range(config.num_processes), host=host), run_dir)
 
 
-def tidy(run_dir: Path, rendezvous: list[Path]) -> None:
+def clean_up(run_dir: Path, rendezvous: list[Path]) -> None:
     temporary = (".rank*", "*.tmp", ".rendezvous", SHARED, wanted_path(run_dir).name, "config.json")
     for path in [*rendezvous, *(path for pattern in temporary for path in run_dir.glob(pattern))]:
         path.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from bench.errors import UserError
 from bench.files import SHARED
 from bench.install import horovod_status
 from bench.launch.command import OF_ENGINES
-from bench.launch.devices import choose_device, weakest
+from bench.launch.devices import choose_device, least_capable
 from bench.launch.node import Node
 from bench.launch.placement import Placement
 from bench.launch.ports import free_port, require_free_port
@@ -96,7 +96,7 @@ def device(config: RunConfig, devices: int) -> dict:
     here = {"hosts": None, "remote": None, "iface": None, "fault": None, "num_devices": devices}
     config = dataclasses.replace(config, **here)
     kind = choose_device(config)
-    return {"device": kind, "weakest": weakest(config) if kind == "cuda" else (None, None)}
+    return {"device": kind, "weakest": least_capable(config) if kind == "cuda" else (None, None)}
 
 
 def address_of(iface: str | None, towards: str | None) -> dict:

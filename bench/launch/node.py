@@ -41,7 +41,7 @@ class Node:
     def wait(self, seconds: float) -> int | None:
         return self.tree.wait(seconds)
 
-    def lost(self) -> str:
+    def lost_reason(self) -> str:
         """Why this machine no longer answers; "" while it does."""
         return ""
 
@@ -57,7 +57,7 @@ class Node:
             return [json.loads(row) for row in epochs_path(self.run_dir).read_text().splitlines()]
         return []
 
-    def gone(self) -> list[bool]:
+    def crashed_ranks(self) -> list[bool]:
         """Which ranks have ended without a report: killed, or crashed."""
         return [bool(beat) and not alive(beat.pid) and beat.phase not in ENDED for beat in self.heartbeats()]
 

@@ -1,6 +1,6 @@
 """The place of each rank of a hanging run: its main thread's own line, and whether it is in a collective. Guard
 makes faulthandler write stacks to RUN_DIR/rank<r>.log on SIGUSR1; the place is the innermost frame outside any library.
-In a backward pass a stack is no evidence. NCCL does not block the host, so a rank that seems to be outside a collective
+In a backward pass a stack shows nothing. NCCL does not block the host, so a rank that seems to be outside a collective
 is also asked for its pending collectives (torch's flight recorder)."""
 
 import contextlib

@@ -57,7 +57,7 @@ def run(
     if not run_dir.is_dir():
         raise UserError(f"{run_dir} was removed during the run: no record was written")
     codes = [code for node in started if (code := node.wait(0))]
-    failure = failure or lost(started, run_dir) or (codes and diagnose(codes[0], nodes, run_dir))
+    failure = failure or find_lost_machine(started, run_dir) or (codes and diagnose(codes[0], nodes, run_dir))
     if failure:
         raise failure
 
@@ -75,10 +75,10 @@ def wait(
         asleep = max(0.0, time.monotonic() - seen - MOST_S)  # this process was stopped: no rank's fault
         moved, broken, seen = moved + asleep, broken + asleep, time.monotonic()
         if survival:
-            survival.look(nodes, beats)
+            survival.update(nodes, beats)
         if watch:
-            watch(survival.live(beats) or beats if survival else beats, nodes[0].epochs())
-        if lost(nodes, run_dir):
+            watch(survival.known_alive(beats) or beats if survival else beats, nodes[0].epochs())
+        if find_lost_machine(nodes, run_dir):
             return None
         if joins and (cause := verdict(nodes, run_dir)):
             return cause
@@ -93,7 +93,7 @@ def wait(
             limit += JUDGE_S
             late = min(late, seen + SAY_S) if any(codes) else late
         if time.monotonic() > min(moved + limit, broken):
-            return hung(nodes, run_dir, limit, survival)
+            return describe_hang(nodes, run_dir, limit, survival)
         if again and elastic.user_error(run_dir, len(beats)):
             return first_error(run_dir, nodes)
         if not again and any(error_path(run_dir, rank).exists() for rank in range(len(beats))):
@@ -104,21 +104,21 @@ def heartbeats(nodes: list[Node]) -> list[Heartbeat | None]:
     return [beat for node in nodes for beat in node.heartbeats()]
 
 
-def lost(nodes: list[Node], run_dir: Path) -> RunFailed | None:
+def find_lost_machine(nodes: list[Node], run_dir: Path) -> RunFailed | None:
     """The failure when a machine no longer answers."""
     for node in nodes:
-        if why := node.lost():
+        if why := node.lost_reason():
             ranks = list(node.placement.ranks)
             return failed("launcher", ranks[0], f"lost {names(ranks)} on host {why}", run_dir)
     return None
 
 
-def hung(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | None = None) -> Exception:
+def describe_hang(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | None = None) -> Exception:
     """No progress for too long: report every rank's place, and the rank to check first, with its stacks."""
     beats = heartbeats(nodes)
     if survival:
-        beats = survival.standing(beats)
-    elif cause := killed(nodes, run_dir) or first_error(run_dir, nodes):
+        beats = survival.with_lost_ranks_done(beats)
+    elif cause := find_killed_rank(nodes, run_dir) or first_error(run_dir, nodes):
         return cause
     if words := without_shared_memory(run_dir, len(beats)):
         return failed("hung", None, words, run_dir)
@@ -126,14 +126,14 @@ def hung(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | 
         words = f"all ranks have finished, but the launcher did not exit within {timeout:g} s (TIMEOUT)"
         return failed("hung", None, words, run_dir)
     where = [place for node in nodes for place in node.places()]
-    if silent := lost(nodes, run_dir):
+    if silent := find_lost_machine(nodes, run_dir):
         return silent
     stopped = [rank for rank, is_so in enumerate(each for node in nodes for each in node.stopped()) if is_so]
     missing = [rank for rank, beat in enumerate(beats) if beat is None]
     if missing:
         rank, message = missing[0], f"{names(missing)} did not start within {timeout:g} s (TIMEOUT)"
     elif stopped:
-        stand = "; ".join(map(standing, range(len(beats)), beats, where))
+        stand = "; ".join(map(describe_rank, range(len(beats)), beats, where))
         rank, message = stopped[0], f"{names(stopped)} stopped by a signal (SIGSTOP) and not continued ({stand})"
         message += f"; no progress for {timeout:g} s (TIMEOUT)"
     else:
@@ -174,8 +174,8 @@ def explain(beats: list[Heartbeat], where: list[dict | None], timeout: float, pc
                if beat.phase != "done" and (place is None or place["collective"] is False)]  # fmt: skip
     first = min(outside or range(len(beats)), key=order.__getitem__)
     limit = f"no progress for {timeout:g} s (TIMEOUT)"
-    stand = "; ".join(map(standing, range(len(beats)), beats, where))
-    groups = together(where)
+    stand = "; ".join(map(describe_rank, range(len(beats)), beats, where))
+    groups = group_by_place(where)
     if in_collective and not outside and len(groups) > 1:
         return first, f"{limit}: {', '.join(groups)}: not all ranks entered it"
     if 0 < len(outside) < len(beats):
@@ -187,19 +187,19 @@ def explain(beats: list[Heartbeat], where: list[dict | None], timeout: float, pc
     return first, f"no progress for {timeout:g} s ({stand}): use a larger TIMEOUT if a step takes longer"
 
 
-def standing(rank: int, beat: Heartbeat, place: dict | None) -> str:
+def describe_rank(rank: int, beat: Heartbeat, place: dict | None) -> str:
     at = f", at {stacks.name(place)}" if place else ""
     step = f"step {beat.step + 1} of {beat.total_steps}, " if beat.total_steps else ""
     return f"rank {rank}: {step}{beat.phase}{at}"
 
 
-def together(where: list[dict | None]) -> list[str]:
+def group_by_place(where: list[dict | None]) -> list[str]:
     """Group the ranks by place. None: a rank that has ended.
 
     >>> at = lambda line, collective=True: {"file": "a.py", "line": line, "function": "f", "collective": collective}
-    >>> together([at(3), at(5), at(5), at(7, None)])[:2]
+    >>> group_by_place([at(3), at(5), at(5), at(7, None)])[:2]
     ['rank 0 in a collective at a.py:3 (f)', 'ranks 1, 2 in another at a.py:5 (f)']
-    >>> together([at(7, None), None])
+    >>> group_by_place([at(7, None), None])
     ['rank 0 in a backward pass at a.py:7 (f)', 'rank 1 has ended']
     """
     groups = {}
@@ -217,7 +217,7 @@ def together(where: list[dict | None]) -> list[str]:
 
 def diagnose(code: int, nodes: list[Node], run_dir: Path) -> Exception:
     """A command failed: find the first cause. A killed rank writes no report, so it comes first."""
-    cause = killed(nodes, run_dir) or first_error(run_dir, nodes)
+    cause = find_killed_rank(nodes, run_dir) or first_error(run_dir, nodes)
     ended = next((node.placement for node in nodes if len(nodes) > 1 and node.wait(0) == code), nodes[0].placement)
     where = f" on {ended.host}" if ended.host else ""
     failure = getattr(cause, "failure", None) or {"traceback": "", "message": ""}
@@ -248,9 +248,9 @@ def without_room(run_dir: Path) -> str:
     return ""
 
 
-def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
+def find_killed_rank(nodes: list[Node], run_dir: Path) -> RunFailed | None:
     """The first rank that ended without a report."""
-    gone = [(each, node) for node in nodes for each in node.gone()]
+    gone = [(each, node) for node in nodes for each in node.crashed_ranks()]
     for rank, (beat, (was_killed, node)) in enumerate(zip(heartbeats(nodes), gone, strict=True)):
         if was_killed:
             step = f"at step {beat.step + 1} of {beat.total_steps}, " if beat.total_steps else ""
@@ -282,7 +282,7 @@ def verdict(nodes: list[Node], run_dir: Path) -> Exception | None:
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     failure = said["failure"]
-    if failure and failure["kind"] == "killed" and (cause := killed(nodes, run_dir)):
+    if failure and failure["kind"] == "killed" and (cause := find_killed_rank(nodes, run_dir)):
         return cause
     error = (UserError if said["user_error"] else RunFailed)(said["message"])
     error.failure, error.exit_code = failure, said["exit_code"]
@@ -306,10 +306,10 @@ def first_error(run_dir: Path, nodes: list[Node]) -> Exception | None:
     if not reports:
         return None
     report = min(reports, key=lambda r: r["time"])
-    return raised(report, place_of(nodes, report["rank"]), run_dir)
+    return error_from_report(report, place_of(nodes, report["rank"]), run_dir)
 
 
-def raised(report: dict, host: str, run_dir: Path) -> UserError | RunFailed:
+def error_from_report(report: dict, host: str, run_dir: Path) -> UserError | RunFailed:
     """The error of a rank's report. host: "" or " on HOST". A UserError has a failure only if training had begun."""
     rank, message, trace = report["rank"], report["message"], report["traceback"]
     if not report["user_error"]:

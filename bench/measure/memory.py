@@ -86,7 +86,7 @@ class MemorySampler:
         self._marks[name] = round(time.monotonic() - self._began, 4)
         if name == "timed":
             for trace in self._traces:
-                trace.ask("reset_peaks", None)
+                trace.call_probe("reset_peaks", None)
         self._sample()
         self._read_energy(name)
 
@@ -141,7 +141,7 @@ class MemorySampler:
 
     def _read_energy(self, moment: str) -> None:
         for trace in self._traces:
-            trace.energy[moment] = trace.ask("energy_j", None)
+            trace.energy[moment] = trace.call_probe("energy_j", None)
 
     def _note(self, sentence: str) -> None:
         for trace in self._traces:
@@ -164,7 +164,7 @@ class _Trace:
         except Exception as error:
             self.note(f"The memory of this device cannot be read: {type(error).__name__}: {error}")
 
-    def ask(self, method: str, otherwise: Any, *arguments: Any) -> Any:
+    def call_probe(self, method: str, otherwise: Any, *arguments: Any) -> Any:
         """The result of the probe's method; `otherwise`, and a note, if it fails or there is no probe."""
         if self.probe is None:
             return otherwise
@@ -181,18 +181,18 @@ class _Trace:
     def sample(self, began: float) -> None:
         """Add one row to the timeline; an unreadable row is left out of all columns."""
         at = round(time.monotonic() - began, 4)
-        if row := self.ask("read", {}):
+        if row := self.call_probe("read", {}):
             self.times.append(at)
             for column, value in row.items():
                 self.columns.setdefault(column, []).append(value)
-        if seen := self.ask("processes", []):
+        if seen := self.call_probe("processes", []):
             self.processes.append((at, seen))
 
     def report(self, marks: dict[str, float], rate: dict[str, float]) -> dict[str, Any]:
         highest = {name: max((value for value in values if value is not None), default=None)
                    for name, values in self.columns.items()}  # fmt: skip
-        labels, peaks = self.ask("labels", {}), self.ask("peaks", {}, highest)
-        for sentence in self.ask("notes", [], highest):
+        labels, peaks = self.call_probe("labels", {}), self.call_probe("peaks", {}, highest)
+        for sentence in self.call_probe("notes", [], highest):
             self.note(sentence)
         seen = self._seen_between(marks)
         return {
@@ -267,7 +267,7 @@ class CudaProbe:
 
     def _process_bytes(self, stats: dict) -> int | None:
         """NVML's value for this process; None if it is less than torch has reserved. Then NVML reports the host's
-        process ids, and another process of the host has this one's id."""
+        process ids, and another process of the host has this process's id."""
         used = self._nvml.process_bytes(self._pid)
         self._is_another = used is not None and used < stats.get("reserved_bytes.all.current", 0)
         if self._is_another:

@@ -56,8 +56,8 @@ def link() -> dict[str, str | float | None]:
 
 def interface() -> str | None:
     """The interface set for a backend; else that of the route to the rendezvous."""
-    if told := next(filter(None, map(os.environ.get, TOLD)), None):
-        return told
+    if text := next(filter(None, map(os.environ.get, TOLD)), None):
+        return text
     place = next(filter(None, map(os.environ.get, MEETING)), None)
     try:
         family, _, _, _, address = socket.getaddrinfo(place or "", 9, type=socket.SOCK_DGRAM)[0]

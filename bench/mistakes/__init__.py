@@ -28,11 +28,11 @@ INJECTED = tuple(name for name, mistake in MISTAKES.items() if not mistake.switc
 def find(observed: dict) -> list[Finding]:
     """All findings of a run (observed: bench/record/observed.py), except those that follow from another one."""
     found = [finding for mistake in DETECTED.values() if (finding := mistake.find(observed))]
-    explained = follow_from(found)
+    explained = explained_by(found)
     return [finding for finding in found if finding.name not in explained]
 
 
-def follow_from(found: list[Finding]) -> set[str]:
+def explained_by(found: list[Finding]) -> set[str]:
     return {name for finding in found if not finding.question for name in DETECTED[finding.name].explains}
 
 
@@ -41,7 +41,7 @@ def unobserved(observed: dict) -> list[str]:
     return [name for name, mistake in DETECTED.items() if not (mistake.watched or mistake.observed(observed))]
 
 
-def unheard(observed: dict, reasons: dict[str, str]) -> dict[str, str]:
+def unobserved_reasons(observed: dict, reasons: dict[str, str]) -> dict[str, str]:
     """The same for a Watch: each mistake with its reason, or "" if unknown. reasons: by key of ``observed``."""
     unseen = [mistake for mistake in DETECTED.values() if not mistake.observed(observed)]
     needed = {mistake.name: mistake.needs.split("|")[0].split() for mistake in unseen}

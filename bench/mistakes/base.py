@@ -1,4 +1,4 @@
-"""What a known mistake consists of: its text, how it is made on purpose, its detector, and its lab."""
+"""What a known mistake consists of: its text, how it is made on purpose, its detector, and its demo."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -93,8 +93,8 @@ class Mistake:
     only visible in a failed run. explains: mistakes that follow from this one and are not reported together with it.
     switch: options that make a right run wrong. Without it INJECT=<name> does, by ``overrides`` (methods of ``Script``
     in bench/training/script.py to replace) or by ``sums_gradients``, which the modes read. requires: conditions of the
-    injection. lab: None if the mistake is only detected. recorded: it has no lab, but records of this project show it.
-    case: the script in tests/watched that makes it in the fewest lines.
+    injection. lab: its demo; None if the mistake is only detected. recorded: it has no demo, but records of this
+    project show it. case: the script in tests/watched that makes it in the fewest lines.
     """
 
     name: str

@@ -3,7 +3,7 @@ from bench.mistakes.base import Evidence, mistake
 STARVED = 0.2  # a loader is too slow if the median step waits for it more than this share of its time
 
 
-SHORT_S = 0.01  # on a CPU a wait that is shorter in a quarter of the steps is no evidence: cores are not always free
+SHORT_S = 0.01  # on a CPU a wait that is shorter in a quarter of the steps does not count: cores are not always free
 
 
 @mistake(

@@ -54,12 +54,12 @@ def of_epoch(key: str, number: int) -> Callable:
 
 
 def metric(record, observed) -> float | None:
-    return None if record.top1 is None else record.workload.metrics[0].shown(record.top1)
+    return None if record.top1 is None else record.workload.metrics[0].displayed(record.top1)
 
 
 def ranks_metric(record, observed: dict) -> list[float]:
     first = record.workload.metrics[0]
-    return [first.shown(epochs[-1]) for epochs in observed.get("reported", {}).get(first.key, []) if epochs]
+    return [first.displayed(epochs[-1]) for epochs in observed.get("reported", {}).get(first.key, []) if epochs]
 
 
 METRIC = Measure("{metric}, last epoch", metric)

@@ -19,7 +19,7 @@ TRENDS = {
 }
 
 
-def misfit(schedule: dict, steps: int) -> str | None:
+def length_mismatch(schedule: dict, steps: int) -> str | None:
     """How a scheduler's steps differ from its length. steps: of the optimizer."""
     kind, length, taken, here = (schedule[key] for key in ("kind", "length", "taken", "here"))
     short = length is not None and taken + 1 < SHORT * length
@@ -43,7 +43,7 @@ def schedule_length(observed: dict) -> Evidence | None:
     for curve in observed.get("schedules") or []:
         if curve["peak"] and curve["last"] is not None:
             end = f"{100 * curve['last'] / curve['peak']:.3g} %"
-            found = [words for each in curve["schedulers"] if (words := misfit(each, curve["steps"]))]
+            found = [words for each in curve["schedulers"] if (words := length_mismatch(each, curve["steps"]))]
             if curve["trend"]:
                 found.append(TRENDS[curve["trend"]].format(steps=curve["steps"], end=end))
             elif found:

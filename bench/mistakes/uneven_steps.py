@@ -19,7 +19,7 @@ SHARDS = (
 )
 
 
-def left_alone(places: dict[int, dict]) -> str:
+def early_leavers(places: dict[int, dict]) -> str:
     """Ranks that have left their training loop while others wait in it; "" if there are none. If the others are
     between two epochs, a rank after the loop may also wait for a collective that they do not enter."""
     left = {rank: place for rank, place in places.items() if place.get("left")}
@@ -35,7 +35,7 @@ def left_alone(places: dict[int, dict]) -> str:
     return ""
 
 
-def listed(values) -> str:
+def first_values(values) -> str:
     return ", ".join([str(value) for value in values[:4]] + ["…"] * (len(values) > 4))
 
 
@@ -55,17 +55,17 @@ def uneven_steps(observed: dict) -> str | Evidence | None:
         within = [place["taken"] for place in places if len(place["epochs"]) == number]
         if len(set(ended)) > 1 or (within and max(within) > min(ended)):
             return f"epoch {number + 1} ended on a rank after {min(ended)} batches, but another rank got more"
-    if evidence := left_alone({rank: place for rank, place in enumerate(places) if "ended" not in place}):
+    if evidence := early_leavers({rank: place for rank, place in enumerate(places) if "ended" not in place}):
         return Evidence(evidence, "", "", *STOPPED)
     steps = observed.get("steps", {})
     for number, batches in enumerate(zip(*steps.get("batches", []), strict=False), 1):
         if len(set(batches)) > 1:
-            evidence = f"the ranks have {listed(batches)} batches in epoch {number}"
+            evidence = f"the ranks have {first_values(batches)} batches in epoch {number}"
             if steps["joined"]:
                 return Evidence(f"{evidence}, under Join", "may a rank end before the others?", "", *SHARDS)
             asks = "does the exchange allow each rank its own number of steps?"
             return evidence if steps["wrapped"] else Evidence(evidence, asks, "", *SHARDS)
     images = steps.get("images", [])
     if len(set(images)) > 1 and None not in images:
-        return Evidence(f"the ranks have {listed(images)} examples in a step", "", "", *BATCHES)
+        return Evidence(f"the ranks have {first_values(images)} examples in a step", "", "", *BATCHES)
     return None

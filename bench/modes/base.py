@@ -179,7 +179,7 @@ class Mode:
         """The plain module inside what ``wrap_model`` returned."""
         return model
 
-    def judged(self, model: nn.Module) -> nn.Module:
+    def eval_model(self, model: nn.Module) -> nn.Module:
         """The model for a validation: the plain one, because DDP's forward is a collective and shares may differ."""
         return self.unwrap(model)
 

@@ -5,7 +5,7 @@ Each step:
   1. every rank takes its own batch; with buffers (batch norm's running statistics) rank 0's are broadcast first;
   2. forward and loss, local: the loss is a mean over the rank's own batch;
   3. backward: gradients are gathered into buckets (25 MB by default), and as soon as a bucket is full its
-     all-reduce starts, while backward goes on with the layers before it: communication overlaps computation;
+     all-reduce starts, while backward continues with the layers before it: communication overlaps computation;
   4. every rank now holds the MEAN of all ranks' gradients. Batches are equal in size, so the mean of the means is
      the gradient on the joined batch;
   5. every rank takes the same optimizer step from the same weights with the same gradients: the replicas stay equal.

@@ -87,7 +87,7 @@ class Mode(base.Mode):
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module
 
-    def judged(self, model: nn.Module) -> nn.Module:
+    def eval_model(self, model: nn.Module) -> nn.Module:
         return model  # all devices validate, each on its chunk
 
 

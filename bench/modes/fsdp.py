@@ -132,12 +132,12 @@ class Mode(collectives.Mode):
         }
 
     def full_state(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        return {name: whole(tensor) for name, tensor in model.state_dict().items()}
+        return {name: gather_full(tensor) for name, tensor in model.state_dict().items()}
 
     def full_optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
         state = optimizer.state_dict()
         parts = state["state"].items()
-        return state | {"state": {n: {key: whole(value) for key, value in part.items()} for n, part in parts}}
+        return state | {"state": {n: {key: gather_full(value) for key, value in part.items()} for n, part in parts}}
 
     def load_full_optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
         parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
@@ -154,7 +154,7 @@ def prefetch(blocks: list, ahead: int) -> None:
         block.set_modules_to_backward_prefetch(blocks[max(0, i - ahead) : i][::-1])
 
 
-def whole(value):
+def gather_full(value):
     """A sharded tensor collected from all ranks, on the CPU; anything else as it is. Every rank calls it."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 

@@ -5,7 +5,7 @@ Each step:
   1. forward and loss on the rank's own batch;
   2. backward: a hook on each parameter hands its gradient to Horovod's background thread, which once a cycle
      (1 ms by default) agrees with the other ranks on what is ready everywhere, packs small tensors into a fusion
-     buffer and starts the all-reduce, while backward goes on;
+     buffer and starts the all-reduce, while backward continues;
   3. ``synchronize()`` waits for all reductions; gradients now hold the MEAN over ranks. ``optimizer.step()`` would
      wait by itself; waiting separately shows what the wait costs, and lets gradients be clipped before the step;
   4. the wrapped optimizer's own step runs.
@@ -46,7 +46,7 @@ class Mode(base.Mode):
     def __init__(self, config: RunConfig):
         self.config = config
         hvd.init()
-        # With MIN_DEVICES each rank is a host of its own to Horovod (bench/launch/engines/horovod_elastic.py).
+        # With MIN_DEVICES Horovod sees each rank as a separate host (bench/launch/engines/horovod_elastic.py).
         local_rank = int(os.environ["LOCAL_RANK"]) if in_elastic_run() else hvd.local_rank()
         self.topology = base.Topology(hvd.rank(), local_rank, hvd.size(), 1, base.device_of(config, local_rank))
         self.add_label(base.shared_label(config, "nccl"), "Horovod's ranks talk MPI" if hvd.mpi_enabled() else "")

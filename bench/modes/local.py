@@ -71,7 +71,7 @@ class Mode(collectives.Mode):
             for name, tensor in model.state_dict().items()
         }
 
-    def judged(self, model: nn.Module) -> nn.Module:
+    def eval_model(self, model: nn.Module) -> nn.Module:
         mean = copy.deepcopy(model)
         mean.load_state_dict(self.full_state(model))
         return mean

@@ -9,7 +9,7 @@ import torch
 
 from bench.observe.examples import is_list, length_of
 from bench.observe.gradients import is_horovod
-from bench.observe.probe import Probe, Unheard, columns
+from bench.observe.probe import NotObserved, Probe, columns
 from bench.observe.view import Epoch, chosen
 
 TIMED_STEPS = 10_000
@@ -109,7 +109,7 @@ class DataWaits(Probe):
             self.timed[epoch] = []
             self.workers = max(self.workers, getattr(epoch.loader, "num_workers", 0) or 0)
 
-    def asked(self, epoch) -> None:
+    def fetch_begins(self, epoch) -> None:
         if epoch in self.timed:
             self.fetching.add(threading.get_ident())
             self.now[epoch] = time.perf_counter(), 0.0
@@ -132,7 +132,7 @@ class DataWaits(Probe):
 
     def part(self) -> dict:
         if self.training and not self.training & self.fetching:
-            return {"loader": Unheard("batches are fetched in another thread than the training's")}
+            return {"loader": NotObserved("batches are fetched in another thread than the training's")}
         steps = [step for epoch in chosen(list(self.timed)) for step in self.timed[epoch]]
         if len(steps) < FEWEST_STEPS:
             return {}

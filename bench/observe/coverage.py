@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bench.observe.probe import Unheard
+from bench.observe.probe import NotObserved
 
 MOST_EPOCHS = 3
 MOST_DRAWS = 3_000_000  # over all ranks: two epochs of ImageNet; 24 MB of int64
@@ -55,7 +55,7 @@ def coverage(ranks: list[list[Walk]], num_images: int) -> dict:
         widest = max(widest, *map(len, joined), 0)
         inner += joined[:-1] if whole else joined
         if whole and joined and len(epochs) < MOST_EPOCHS:
-            each = [np.bincount(in_a_row(steps), minlength=num_images) for steps, _ in walks]
+            each = [np.bincount(concatenate(steps), minlength=num_images) for steps, _ in walks]
             counts = sum(each)
             total = total + counts
             epochs.append({
@@ -75,12 +75,12 @@ def coverage(ranks: list[list[Walk]], num_images: int) -> dict:
     return found
 
 
-def in_a_row(parts: Iterable[np.ndarray]) -> np.ndarray:
+def concatenate(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([NONE, *parts])
 
 
 def times_drawn(parts: Iterable[np.ndarray]) -> np.ndarray:
-    return np.unique(in_a_row(parts), return_counts=True)[1]
+    return np.unique(concatenate(parts), return_counts=True)[1]
 
 
 def shared(steps: Steps) -> float:
@@ -111,7 +111,7 @@ def same_neighbours(ranks: list[list[Walk]], num_images: int) -> float | None:
 
 def pairs(steps: Steps, num_images: int) -> np.ndarray:
     """A number for each pair of successive images of a rank."""
-    order = in_a_row(steps)
+    order = concatenate(steps)
     return order[:-1] * num_images + order[1:]
 
 
@@ -119,7 +119,7 @@ def pairs(steps: Steps, num_images: int) -> np.ndarray:
 
 
 def data_of(parts: list[dict]) -> dict:
-    """The draws of a script's ranks. A part: see ``Draws.part`` (draws.py). Raises Unheard if they are unknown."""
+    """The draws of a script's ranks. A part: see ``Draws.part`` (draws.py). Raises NotObserved if they are unknown."""
     why = next((part["wrong"] for part in parts if part["wrong"]), None)
     if why:
         return by_examples(parts, why)
@@ -138,13 +138,13 @@ def data_of(parts: list[dict]) -> dict:
         num_images = int(starts[-1])
     steps = [step for walks in ranks for walk, _ in walks for step in walk if len(step)]
     if any(step.min() < 0 or step.max() >= num_images for step in steps):
-        raise Unheard(f"its sampler draws indices outside 0 to {max(sizes) - 1}")
+        raise NotObserved(f"its sampler draws indices outside 0 to {max(sizes) - 1}")
     found = coverage(ranks, num_images)
     found |= {"sampler": parts[0]["sampler"], "own_sets": not same, "alike": equal_steps(ranks)}
     if not same and (shared := shared_examples(parts)):
         found["shared_examples"] = shared
-    lacking = {"epochs": "no epoch was observed to its end", "same_neighbours": "only one epoch was observed"}
-    return found | {"unheard": {name: reason for name, reason in lacking.items() if name not in found}}
+    missing_reasons = {"epochs": "no epoch was observed to its end", "same_neighbours": "only one epoch was observed"}
+    return found | {"unheard": {name: reason for name, reason in missing_reasons.items() if name not in found}}
 
 
 def equal_steps(ranks: list[list[Walk]]) -> float:
@@ -172,7 +172,7 @@ def in_one_set(parts: list[dict]) -> tuple[list[list[Walk]], int]:
         if all(each is not None and np.array_equal(each, indices[0]) for each in indices):
             break
         if any(each is None for each in indices):
-            raise Unheard("some ranks have a Subset, but others have the whole set")
+            raise NotObserved("some ranks have a Subset, but others have the whole set")
         ranks, level = mapped(ranks, indices), level + 1
     return ranks, sets[0]["sizes"][level]
 
@@ -195,7 +195,7 @@ def same_set(parts: list[dict]) -> bool | None:
         return False
     if len({part["set"]["holds"] for part in parts}) == 1 or all(verdicts):
         return True
-    first, *others = [in_a_row(step for steps, _ in part["walks"] for step in steps) for part in parts]
+    first, *others = [concatenate(step for steps, _ in part["walks"] for step in steps) for part in parts]
     return None if any(np.isin(first, other).any() for other in others) else True
 
 
@@ -217,12 +217,12 @@ def same_examples(one: dict, other: dict) -> bool | None:
 def first_examples(part: dict) -> tuple:
     """The first examples, each once: index in the innermost set, bytes, labels; whether labels are constant."""
     known = {name: np.concatenate([epoch[name] for epoch in part["labels"]]) for name in ("index", "bytes", "labels")}
-    index, first, place = np.unique(in_base(part, known["index"]), return_index=True, return_inverse=True)
+    index, first, place = np.unique(base_indices(part, known["index"]), return_index=True, return_inverse=True)
     labels = known["labels"][first]
     return index, known["bytes"][first], labels, bool((labels[place] == known["labels"]).all())
 
 
-def in_base(part: dict, index: np.ndarray) -> np.ndarray:
+def base_indices(part: dict, index: np.ndarray) -> np.ndarray:
     for indices in part["set"]["indices"]:
         index = indices[index]
     return index
@@ -245,19 +245,19 @@ def validations_of(parts: list[dict]) -> list[dict] | None:
 
 
 def by_examples(parts: list[dict], why: str) -> dict:
-    """``observed["data"]`` from only the examples' bytes. Raises Unheard if they are not sufficient."""
+    """``observed["data"]`` from only the examples' bytes. Raises NotObserved if they are not sufficient."""
     shared = shared_examples(parts)
     if shared is None:
-        raise Unheard(why)
+        raise NotObserved(why)
     found = {"shared_examples": shared, "sampler": parts[0]["sampler"]}
-    lacking = {"epochs": why}
+    missing_reasons = {"epochs": why}
     same, sampler = repeated_order(parts), parts[0]["sampler"] or {}
     shuffles = sampler.get("shuffles") or len(set(sampler.get("epochs", []))) > 1
     if same is None or not shuffles:  # many streams have a fixed order
-        lacking["same_neighbours"] = why
+        missing_reasons["same_neighbours"] = why
     else:
         found |= {"same_neighbours": same, "num_images": shared["of"]}
-    return found | {"unheard": lacking}
+    return found | {"unheard": missing_reasons}
 
 
 def shared_examples(parts: list[dict]) -> dict | None:
@@ -268,7 +268,7 @@ def shared_examples(parts: list[dict]) -> dict | None:
     """
     ranks = [part["examples"][0] if part["examples"] else [] for part in parts]
     until = min(before_again(batches) for batches in ranks)
-    own = [in_a_row(batches[:until]) for batches in ranks]
+    own = [concatenate(batches[:until]) for batches in ranks]
     if not all(map(len, own)):
         return None
     times = times_drawn(own)
@@ -291,7 +291,7 @@ def repeated_order(parts: list[dict]) -> float | None:
     """The share of the second epoch's neighbours that were neighbours in the first; None without common examples."""
     shares = []
     for part in parts:
-        first, second = (in_a_row(examples for examples in epoch if examples is not None)
+        first, second = (concatenate(examples for examples in epoch if examples is not None)
                          for epoch in [*part["examples"], [], []][:2])  # fmt: skip
         if not len(first) or np.isin(second, first).sum() < max(10, len(second) / 2):
             return None

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, Subset, SubsetRandomSampler
 from torch.utils.data import dataloader as torchs
 
-from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk, data_of, in_base, validations_of
+from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk, base_indices, data_of, validations_of
 from bench.observe.examples import length_of, numbers_of
 from bench.observe.probe import Probe
 from bench.observe.streams import digest
@@ -79,18 +79,18 @@ class Draws(Probe):
 
     def begin(self, loader) -> None:
         self.ranks = self.watch.world.count
-        self.listen(torchs._BaseDataLoaderIter, "_next_index", self.asks, self.ended)
+        self.listen(torchs._BaseDataLoaderIter, "_next_index", self.before_next_index, self.ended)
 
-    def asks(self, arguments: tuple, options: dict) -> Callable:
-        return self.guarded(functools.partial(self.heard, arguments[0]))
+    def before_next_index(self, arguments: tuple, options: dict) -> Callable:
+        return self.guarded(functools.partial(self.note_draw, arguments[0]))
 
-    def heard(self, iterator, indices) -> None:
+    def note_draw(self, iterator, indices) -> None:
         epoch = getattr(self.here, "epoch", None) or self.owners.get(iterator)
         if epoch is None:
             return
         self.fresh = iterator not in self.owners or getattr(self.here, "making", False)
         self.owners[iterator] = epoch
-        self.watch.tell("drawn", epoch, iterator, indices)
+        self.watch.notify("drawn", epoch, iterator, indices)
 
     def ended(self, error: BaseException, arguments: tuple) -> None:
         record = self.records.get(self.owners.get(arguments[0]))
@@ -111,7 +111,7 @@ class Draws(Probe):
     def after_iter(self, epoch, iterator) -> None:
         self.here.epoch, self.here.making = None, False
 
-    def asked(self, epoch) -> None:
+    def fetch_begins(self, epoch) -> None:
         self.here.epoch = epoch
 
     def drawn(self, epoch, iterator, indices) -> None:
@@ -189,7 +189,7 @@ def validations(records: list[Drawn]) -> dict[tuple, np.ndarray] | None:
         steps, whole = record.walk()
         if whole and steps and not record.wrong and record.set["sizes"][-1]:
             known = arrays(record.set)
-            found.setdefault((known["holds"], known["sizes"][-1]), in_base({"set": known}, np.concatenate(steps)))
+            found.setdefault((known["holds"], known["sizes"][-1]), base_indices({"set": known}, np.concatenate(steps)))
     return found or None
 
 

@@ -1,4 +1,4 @@
-"""Examples in a batch of any structure: their number, and a hash of each one's bytes."""
+"""Examples in a batch of any structure: their number, and a hash of the bytes of each."""
 
 import dataclasses
 import hashlib

@@ -35,16 +35,17 @@ class GradientProbe:
 
     A hook on a parameter gets its gradient from backward, before any exchange. Over several backward passes
     (accumulation) these are summed as in the parameters' ``grad``; the sum restarts if those were zeroed. The first
-    elements of each parameter are kept, equally many, at most SAMPLED_GRADIENTS. heard: called with each gradient.
+    elements of each parameter are kept, equally many, at most SAMPLED_GRADIENTS.
+    on_gradient: called with each gradient.
     """
 
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
         guarded: Callable = lambda call: call,
-        heard: Callable[[], None] = lambda: None,
+        on_gradient: Callable[[], None] = lambda: None,
     ):
-        self.heard = heard
+        self.on_gradient = on_gradient
         self.parameters = [p for p in parameters if p.requires_grad]
         total = sum(p.numel() for p in self.parameters)
         self.share = min(1.0, SAMPLED_GRADIENTS / max(1, total))
@@ -55,7 +56,7 @@ class GradientProbe:
 
     def add(self, number: int, gradient: torch.Tensor) -> None:
         """The hook of a parameter. It returns None, so the gradient is unchanged."""
-        self.heard()
+        self.on_gradient()
         if gradient.is_sparse:
             return
         some, own, held = self.some(gradient), self.own[number], nonzero(self.parameters[number].grad)
@@ -236,23 +237,24 @@ class Gradients(Probe):
     def updated(self, arguments: tuple, options: dict) -> None:
         """A GradScaler has finished its step. If it skipped the optimizer, the gradients are dropped."""
         if self.probe.hooks and any(own is not None for own in self.probe.own):
-            self.tried()
+            self.count_attempt()
             if self.probe.hooks:
                 self.begin_step()
 
-    def tried(self) -> None:
+    def count_attempt(self) -> None:
         self.tries += 1
         if self.tries == TRIES or not any(self.done.isdisjoint(held_by(each)) for each in self.watch.optimizers):
             self.close()
 
     def before_step(self, optimizer) -> None:
-        if self.probe.hooks and self.mine(optimizer):  # Horovod steps twice: the inner step has final gradients
+        # Horovod steps twice: the inner step has final gradients.
+        if self.probe.hooks and self.trains_observed(optimizer):
             self.scale = scale_of(self.scaler, optimizer)
             self.probe.look(held_by(optimizer))
 
     def after_step(self, optimizer) -> None:
         in_step, self.in_step = self.in_step, False
-        if not self.probe.hooks or not self.mine(optimizer) or not (self.probe.final or in_step):
+        if not self.probe.hooks or not self.trains_observed(optimizer) or not (self.probe.final or in_step):
             return
         held, at = held_by(optimizer), self.looked[id(optimizer)]
         if not in_step and at < LOOKED_AT and (look := self.probe.result(self.scale)):
@@ -262,11 +264,11 @@ class Gradients(Probe):
             self.looked[id(optimizer)] += 1
             self.done |= held if at + 1 == LOOKED_AT else set()
         self.probe.forget(held)
-        self.tried()
-        if self.probe.hooks and not any(map(self.mine, self.watch.optimizers)):
+        self.count_attempt()
+        if self.probe.hooks and not any(map(self.trains_observed, self.watch.optimizers)):
             self.begin_step()
 
-    def mine(self, optimizer) -> bool:
+    def trains_observed(self, optimizer) -> bool:
         held, pairs = held_by(optimizer), zip(self.probe.own, self.probe.parameters, strict=True)
         return any(own is not None and id(p) in held for own, p in pairs)
 

@@ -66,7 +66,7 @@ class Hang(Probe):
         self.longest = max(self.longest, now - self.moved)
         self.moved = now
 
-    def asked(self, epoch) -> None:
+    def fetch_begins(self, epoch) -> None:
         self.waits = True
 
     def fetched(self, epoch, batch) -> None:

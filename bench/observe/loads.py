@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from bench.observe.probe import Probe, Unheard, listen
+from bench.observe.probe import NotObserved, Probe, listen
 from bench.observe.weights import NO_EPOCH, checksums
 from bench.workload.weights import PREFIXES
 
@@ -63,7 +63,7 @@ class Loads:
         given = dict(zip(("module", "state_dict", "strict"), arguments, strict=False)) | options
         model, state = given["module"], given["state_dict"]
         own = model.state_dict()
-        kept = sum(key in own and same(value, own[key]) for key, value in state.items())
+        kept = sum(key in own and is_same_tensor(value, own[key]) for key, value in state.items())
         file = max(self.read, key=lambda each: len(stripped(each) & stripped(own)), default={})
         from_file = set(file.values())
         self.used |= any(isinstance(v, torch.Tensor) and v.data_ptr() in from_file for v in state.values())
@@ -128,7 +128,7 @@ def contents_of(parts: list[list]) -> dict:
     first difference: the file, the step, and by rank the number of the contents, None for a rank without any."""
     loads = sorted({(step, path) for part in parts for path, step, loaded, _ in part if loaded})
     if not loads:
-        raise Unheard(f"torch.load read no file {BEFORE}")
+        raise NotObserved(f"torch.load read no file {BEFORE}")
     for step, path in loads:
         found = []
         for part in parts:
@@ -149,11 +149,11 @@ def names_match(file, own) -> bool:
     >>> names_match(["module.fc.bias"], ["fc.bias"]), names_match(["x", "y"], ["fc.bias"])
     (True, False)
     """
-    own, longer = set(own), {tail for name in own for tail in tails(name)}
-    return 0 < len(file) <= 2 * sum(name in longer or any(tail in own for tail in tails(name)) for name in file)
+    own, longer = set(own), {tail for name in own for tail in name_suffixes(name)}
+    return 0 < len(file) <= 2 * sum(name in longer or any(tail in own for tail in name_suffixes(name)) for name in file)
 
 
-def tails(name: str) -> list[str]:
+def name_suffixes(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[first:]) for first in range(1, len(parts))]
 
@@ -164,7 +164,7 @@ def stripped(names) -> set[str]:
     return names
 
 
-def same(value, own) -> bool:
+def is_same_tensor(value, own) -> bool:
     """Whether a tensor is identical to the model's, in memory or in value."""
     if not (isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor)) or value.shape != own.shape:
         return False
@@ -195,7 +195,7 @@ class LoadedWeights(Probe):
         self.loads.step += not self.watch.stepping
 
     def part(self) -> dict:
-        loads = self.loads.result() or Unheard(f"nothing was loaded {BEFORE}")
+        loads = self.loads.result() or NotObserved(f"nothing was loaded {BEFORE}")
         return {"loads": loads, "contents": self.loads.contents}
 
 
@@ -204,7 +204,7 @@ def unloaded_of(parts: list[dict]) -> dict:
     names = [{each["file"] for each in part["files"]} for part in parts if part["read"]]
     assigned = next((part["assigned"] for part in parts if part["assigned"]), "")
     if not names and not assigned:
-        raise Unheard(f"torch.load read no weights {BEFORE}")
+        raise NotObserved(f"torch.load read no weights {BEFORE}")
     every = {each["file"]: each for part in parts for each in part["files"]}
     return {"files": [each for name, each in every.items() if all(name in own for own in names)], "assigned": assigned}
 

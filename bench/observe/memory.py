@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from bench.observe.loads import LoadedWeights
-from bench.observe.probe import Probe, Unheard, columns
+from bench.observe.probe import NotObserved, Probe, columns
 
 MOST_SAMPLES = 512  # above this every second one is dropped
 BLOCKS = 6  # memory grows steadily if it grows in each of them
@@ -54,7 +54,7 @@ class MemoryGrowth(Probe):
 
     def part(self) -> dict:
         if not self.known:
-            return {"memory": Unheard("this system does not report the memory of a process")}
+            return {"memory": NotObserved("this system does not report the memory of a process")}
         place = "host" if self.device is None else "GPU"
         found = growth(self.samples, self.ends, FEWEST[place])
         return {"memory": found and found | {"place": place}}

@@ -73,7 +73,7 @@ class Losses(Probe):
     }
 
     def setup(self) -> None:
-        self.passes_end, self.heard, self.steps, self.epochs = lambda: None, [], 0, 0
+        self.passes_end, self.losses, self.steps, self.epochs = lambda: None, [], 0, 0
         self.reports = []
         self.begin_sum()
 
@@ -108,7 +108,7 @@ class Losses(Probe):
 
     def called(self, reduction: int, ignore: int | None, arguments: tuple, options: dict) -> Callable | None:
         """One of ``FUNCTIONS`` is called. reduction, ignore: their positions among the arguments."""
-        if options or len(self.heard) == MOST_LOSSES or not (torch.is_grad_enabled() and eager(*arguments[:2])):
+        if options or len(self.losses) == MOST_LOSSES or not (torch.is_grad_enabled() and eager(*arguments[:2])):
             return None
         target = arguments[1]
         indices = ignore is not None and not target.is_floating_point()
@@ -127,14 +127,14 @@ class Losses(Probe):
             loss["alone"] = sizes.ndim > 0
 
         if result.requires_grad:
-            self.heard.append(loss)
+            self.losses.append(loss)
             result.register_hook(self.guarded(came_back))
 
     def targets(self) -> dict[int, tuple[float, float]] | None:
         """By step the number of targets of the losses in a backward pass, and their total weight. Single losses, as
         with reduction="none", must have equal weights: the used ones are the targets."""
         steps = {}
-        for loss in self.heard:
+        for loss in self.losses:
             if loss["gradient"] is not None:
                 used, most, least = loss["gradient"].tolist()
                 count = used if loss["alone"] else float(loss["count"])

@@ -16,7 +16,7 @@ import torch
 from bench.structure import parameters_of
 
 
-class Unheard(Exception):
+class NotObserved(Exception):
     """The reason why something was not observed, in a few words: as a rank's part, or raised by a join."""
 
 
@@ -41,7 +41,7 @@ class Probe:
     metric(values)                   the script reports the metrics of an epoch
 
     joins: for each key of ``observed`` (bench/record/observed.py) from here, the function that makes it from the ranks'
-    parts, a list by rank. It may return None or raise ``Unheard``. silent: why a part is None, in words.
+    parts, a list by rank. It may return None or raise ``NotObserved``. silent: why a part is None, in words.
     """
 
     joins: ClassVar[dict[str, Callable[[list], object]]] = {}
@@ -68,7 +68,7 @@ class Probe:
         self.listening = []
 
     def part(self) -> dict:
-        """This rank's part for each key of ``joins``; None or an ``Unheard`` if it was not observed."""
+        """This rank's part for each key of ``joins``; None or an ``NotObserved`` if it was not observed."""
         return {}
 
 
@@ -80,7 +80,7 @@ def held_by(optimizer) -> set[int]:
 
 # The methods of DistributedDataParallel with which a pass begins and ends: torch.compile traces forward itself.
 BEGINS, ENDS = "_pre_forward", "_post_forward"
-heard = {}  # (owner, name) -> Heard, for every function that has a listener now
+hooked_functions = {}  # (owner, name) -> CallHook, for every function that has a listener now
 
 
 def uncompiled(function: Callable) -> Callable:
@@ -99,7 +99,7 @@ def skipped(stand_in: Callable) -> Callable:
     return stand_in
 
 
-class Heard:
+class CallHook:
     """A function replaced by one that notifies listeners of its calls. owner: a module or a class.
 
     torch.compile gets torch's own function: the replacement is neither traced nor compiled, and calls in a graph are
@@ -155,17 +155,17 @@ def listen(owner, name: str, listener: Callable, raised: Callable = lambda error
 
     Returns a function that removes the listener.
     """
-    there = heard.get((owner, name))
+    there = hooked_functions.get((owner, name))
     if there is None:
-        there = heard[owner, name] = Heard(owner, name)
+        there = hooked_functions[owner, name] = CallHook(owner, name)
     pair = listener, raised
     there.listeners.append(pair)
 
     def end() -> None:
         if pair in there.listeners:
             there.listeners.remove(pair)
-        if not there.listeners and heard.get((owner, name)) is there:
-            del heard[owner, name]
+        if not there.listeners and hooked_functions.get((owner, name)) is there:
+            del hooked_functions[owner, name]
             there.end()
 
     return end
@@ -174,22 +174,22 @@ def listen(owner, name: str, listener: Callable, raised: Callable = lambda error
 # --- the parts of all ranks ---------------------------------------------------------------------------------------
 
 
-def put_together(parts: list[dict], known: dict, joins: dict[str, Callable]) -> tuple[dict, dict[str, str]]:
+def join_parts(parts: list[dict], known: dict, joins: dict[str, Callable]) -> tuple[dict, dict[str, str]]:
     """``observed`` from the ranks' parts, and the known reasons for keys that not all ranks observed.
 
     known: further entries. joins: key of observed -> the function that makes it from a list by rank.
     """
-    observed, unheard = {"world_size": len(parts), **known}, {}
+    observed, reasons = {"world_size": len(parts), **known}, {}
     for name, join in joins.items():
         own = [part.get(name) for part in parts]
         try:
-            if reason := next((part for part in own if isinstance(part, Unheard)), None):
+            if reason := next((part for part in own if isinstance(part, NotObserved)), None):
                 raise reason
             if all(part is not None for part in own):
                 observed[name] = join(own)
-        except Unheard as why:
-            unheard[name] = str(why)
-    return {name: value for name, value in observed.items() if value is not None}, unheard
+        except NotObserved as why:
+            reasons[name] = str(why)
+    return {name: value for name, value in observed.items() if value is not None}, reasons
 
 
 def columns(parts: list[dict]) -> dict[str, list]:

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.observe.probe import Unheard
+from bench.observe.probe import NotObserved
 
-# The variables in which a launcher passes the number of processes and this one's rank.
+# The variables in which a launcher passes the number of processes and the rank of this process.
 LAUNCHERS = (
     ("WORLD_SIZE", "RANK"), ("HOROVOD_SIZE", "HOROVOD_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"), ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
@@ -51,10 +51,10 @@ class Ranks:
             self.rank, self.count, self.joined = horovod.rank(), horovod.size(), True
             self.store = self.store or HorovodStore.found()
 
-    def together(self, part, join: Callable[[list], object], limit_s: float, ended: Callable[[int], str]):
+    def join_over_ranks(self, part, join: Callable[[list], object], limit_s: float, ended: Callable[[int], str]):
         """``join`` of the parts of all ranks; it runs on one rank, and all get the result.
 
-        Every rank calls it. Raises Unheard, in one line, if another rank does not call it within the limit or has
+        Every rank calls it. Raises NotObserved, in one line, if another rank does not call it within the limit or has
         ended: ``ended(rank)`` returns the reason in words.
         """
         self.look()
@@ -64,24 +64,24 @@ class Ranks:
         if self.store is None and "horovod.torch" in sys.modules:
             return self.join_by_collective(part, join, limit_s)
         if self.store is None:
-            raise Unheard("the ranks cannot meet: the process group's store is not found in this version of torch")
+            raise NotObserved("the ranks cannot meet: the process group's store is not found in this version of torch")
         try:
             key = f"bench-watch/{serial[0]}"
-            return Meeting(self.store, key, self.rank, self.count, limit_s, ended).hold(part, join)
-        except Unheard:
+            return Meeting(self.store, key, self.rank, self.count, limit_s, ended).join_parts(part, join)
+        except NotObserved:
             raise
         except Exception as error:  # the machine with the store is gone, or refuses
-            raise Unheard(f"the ranks cannot meet: {str(error).splitlines()[0]}") from None
+            raise NotObserved(f"the ranks cannot meet: {str(error).splitlines()[0]}") from None
 
     def join_by_collective(self, part, join: Callable, limit_s: float):
         horovod = sys.modules["horovod.torch"]
         if not horovod.is_initialized():
-            raise Unheard("the ranks cannot meet after hvd.shutdown(): call report() before it")
+            raise NotObserved("the ranks cannot meet after hvd.shutdown(): call report() before it")
         there = horovod.allreduce_async(torch.zeros(1), name=f"bench-watch-{serial[0]}")
         deadline = time.monotonic() + limit_s
         while not horovod.poll(there):
             if time.monotonic() > deadline:
-                raise Unheard(f"another rank did not call report() within {limit_s:g} s")
+                raise NotObserved(f"another rank did not call report() within {limit_s:g} s")
             time.sleep(TICK_S)
         horovod.synchronize(there)
         return join(horovod.allgather_object(part))
@@ -126,25 +126,25 @@ class Meeting:
         self.store, self.key, self.rank, self.count, self.limit_s = store, key, rank, count, limit_s
         self.deadline, self.ended = time.monotonic() + limit_s, ended
 
-    def hold(self, part, join: Callable[[list], object]):
-        """The joined result. Raises Unheard if a rank is late or has ended."""
+    def join_parts(self, part, join: Callable[[list], object]):
+        """The joined result. Raises NotObserved if a rank is late or has ended."""
         others = range(1, self.count)
         if self.rank:
-            self.leave(f"part{self.rank}", part)
+            self.write_part(f"part{self.rank}", part)
             self.deadline += 0.5 * self.limit_s  # rank 0 may have come last and still be working
-            result = self.take("result", 0)
+            result = self.read_part("result", 0)
             self.store.set(f"{self.key}/took{self.rank}", "1")
         else:
             missing = [rank for rank in others if not self.wait(f"part{rank}", rank)]
             if missing:
-                result = Unheard(self.why_not(missing))
+                result = NotObserved(self.why_not(missing))
             else:
-                result = join([part, *(self.take(f"part{rank}", rank) for rank in others)])
-            self.leave("result", result)
+                result = join([part, *(self.read_part(f"part{rank}", rank) for rank in others)])
+            self.write_part("result", result)
             self.deadline = time.monotonic() + min(5.0, self.limit_s)
             for rank in others:  # the rank with the store must not exit before all have read it
                 self.wait(f"took{rank}", rank)
-        if isinstance(result, Unheard):
+        if isinstance(result, NotObserved):
             raise result
         return result
 
@@ -162,16 +162,16 @@ class Meeting:
         names = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
         return f"{names} did not call report() within {self.limit_s:g} s"
 
-    def leave(self, name: str, item) -> None:
+    def write_part(self, name: str, item) -> None:
         data = zlib.compress(pickle.dumps(item), 1)
         pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
         for number, piece in enumerate(pieces):
             self.store.set(f"{self.key}/{name}/{number}", piece)
         self.store.set(f"{self.key}/{name}", str(len(pieces)))
 
-    def take(self, name: str, rank: int):
+    def read_part(self, name: str, rank: int):
         if not self.wait(name, rank):
-            raise Unheard(self.why_not([rank]))
+            raise NotObserved(self.why_not([rank]))
         pieces = int(self.store.get(f"{self.key}/{name}"))
         data = b"".join(self.store.get(f"{self.key}/{name}/{number}") for number in range(pieces))
         return Unpickler(io.BytesIO(zlib.decompress(data))).load()
@@ -180,7 +180,8 @@ class Meeting:
 # The names in a pickle of plain values and arrays.
 ARRAYS = (np.zeros(0).__reduce__()[0], np.zeros(0).__reduce_ex__(5)[0], np.float64(0).__reduce__()[0], np.ndarray,
           np.dtype)  # fmt: skip
-PICKLED = {(each.__module__, each.__qualname__): each for each in (*ARRAYS, Unheard, set, frozenset, range, complex)}
+PICKLED_CLASSES = (*ARRAYS, NotObserved, set, frozenset, range, complex)
+PICKLED = {(each.__module__, each.__qualname__): each for each in PICKLED_CLASSES}
 
 
 class Unpickler(pickle.Unpickler):

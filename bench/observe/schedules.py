@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch.optim import lr_scheduler as torchs
 
-from bench.observe.probe import Probe, Unheard, finite
+from bench.observe.probe import NotObserved, Probe, finite
 from bench.observe.weights import looked_at
 from bench.record.observed import rate_of
 
@@ -29,7 +29,7 @@ def watched_rate(parts: list[dict]) -> dict | None:
     """A Watch's learning rate. images: of one optimizer step of one rank; used: the highest of each group."""
     part = parts[0]
     if part["rising"]:
-        raise Unheard("the learning rate was still rising at the end")
+        raise NotObserved("the learning rate was still rising at the end")
     used = part["used"]
     rate = rate_of(max(used), part["lr"], sum(part["images"] for part in parts), part["lr_batch"])
     return rate | {"groups": used, "optimizer": part["optimizer"]}
@@ -70,13 +70,13 @@ class Rates(Probe):
 
     def part(self) -> dict:
         if not self.peaks:
-            return {"learning_rate": Unheard(NO_STEP) if self.watch.recipe else None}
+            return {"learning_rate": NotObserved(NO_STEP) if self.watch.recipe else None}
         return {"rates": {"rates": self.rates}, "learning_rate": self.watch.recipe and self.rate()}
 
-    def rate(self) -> dict | Unheard:
+    def rate(self) -> dict | NotObserved:
         images = self.watch.counts.images_per_step() if self.watch.counts.images else None
         if not images:
-            return Unheard("the length of a batch is unknown")
+            return NotObserved("the length of a batch is unknown")
         rising = self.step > 1 and self.last > self.before
         kind = type(self.watch.optimizers[0]).__name__
         return self.watch.recipe | {"used": self.peaks, "images": images, "rising": rising, "optimizer": kind}
@@ -161,7 +161,7 @@ class Schedules(Probe):
         if not self.curves:
             return {}
         if self.watch.cut:
-            return {"schedules": Unheard("the training was interrupted")}
+            return {"schedules": NotObserved("the training was interrupted")}
         self.look()
         return {"schedules": [self.described(optimizer) for optimizer in self.optimizers.values()]}
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch.utils.data import _DatasetKind, get_worker_info
 
-from bench.observe.probe import Probe, Unheard
+from bench.observe.probe import NotObserved, Probe
 from bench.observe.view import Epoch, chosen
 
 EPOCHS = 6  # observed ones: validations may come first
@@ -277,10 +277,11 @@ def same_stream(one: list[Fetch], other: list[Fetch]) -> list[str]:
     by the example, they do if all fetches begin in equal states, or all end in equal states.
     """
     names = [name for name in (one[0] if one and other else {}) if name in other[0]]
-    return [name for name in names if alike([f[name] for f in one if name in f], [f[name] for f in other if name in f])]
+    pairs = {name: [[f[name] for f in fetches if name in f] for fetches in (one, other)] for name in names}
+    return [name for name in names if from_same_stream(*pairs[name])]
 
 
-def alike(one: list, other: list) -> bool:
+def from_same_stream(one: list, other: list) -> bool:
     """Whether two processes' states of one generator come from the same stream."""
     if one[0][2] and other[0][2]:
         return one[0][0] == other[0][0]
@@ -332,9 +333,9 @@ def augmentation_of(ranks: list[dict]) -> dict:
             return {"streams": [str(seed) for seed in seeds], "generators": []}
         among = "ranks" if len(set(seeds)) < len(seeds) else "epochs"
         why = "" if None in every else f", but those of several {among} start from one seed"
-        raise Unheard(f"spawned workers cannot be observed{why}")
+        raise NotObserved(f"spawned workers cannot be observed{why}")
     if (streams := streams_of([rank["epochs"][0] for rank in ranks])) is None:
-        raise Unheard("no observed generator drew a random number while batches were fetched")
+        raise NotObserved("no observed generator drew a random number while batches were fetched")
     workers = [pair for rank in ranks for pair in itertools.combinations(rank["epochs"][0].values(), 2)]
     within = {"workers": {name for one, other in workers for name in same_stream(one, other)},
               "again": {name for rank in ranks for name in same_in_epochs(rank["epochs"])}}  # fmt: skip
@@ -343,14 +344,14 @@ def augmentation_of(ranks: list[dict]) -> dict:
     seeded = {name for fetches in processes for fetch in fetches for name, (*_, only) in fetch.items() if not only}
     if seeded and len(set(streams["streams"])) == len(ranks) and not any(within.values()):
         names = ", ".join(sorted(seeded))
-        raise Unheard(f"{names}: seeded while batches are fetched, so it is unknown whether epochs repeat")
+        raise NotObserved(f"{names}: seeded while batches are fetched, so it is unknown whether epochs repeat")
     streams |= {name: sorted(found) for name, found in within.items()}
     return streams | {"of_a_stream": any(rank["of_a_stream"] for rank in ranks)}
 
 
 def random_of(ranks: list[dict]) -> dict:
     if (streams := streams_of(ranks)) is None:
-        raise Unheard("no random number was drawn in the first two steps")
+        raise NotObserved("no random number was drawn in the first two steps")
     return streams
 
 
@@ -388,7 +389,7 @@ class Augmentation(Probe):
             if getattr(epoch.loader, "num_workers", 1):
                 record.notes = here.notes = mmap.mmap(-1, slot_of(EPOCHS, 0))  # shared with forked processes
 
-    def asked(self, epoch) -> None:
+    def fetch_begins(self, epoch) -> None:
         if epoch.taken == 0 and epoch in self.epochs:  # a custom loader may start its workers now
             here.notes = self.epochs[epoch].notes
 
@@ -524,5 +525,5 @@ class StepRandom(Probe):
         steps = self.seen[trained[0]]
         always = set.intersection(*map(set, steps))  # occasional draws are a choice of the script
         if any(steps) and not always:
-            raise Unheard("random numbers were drawn in only one of the first two steps")
+            raise NotObserved("random numbers were drawn in only one of the first two steps")
         return {"random": {"step": [{name: step[name] for name in always} for step in steps]}}

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import dataloader
 
 from bench.observe.gradients import sequence
-from bench.observe.probe import BEGINS, ENDS, Probe, Unheard
+from bench.observe.probe import BEGINS, ENDS, NotObserved, Probe
 from bench.observe.weights import checksums
 
 LOOKS = 16  # observed evaluations
@@ -26,10 +26,10 @@ def evaluations_of(parts: list[dict]) -> dict:
     """The first evaluation in which buffers differ by rank, in optimizer steps, and these buffers. A part: looks,
     steps -> [buffers, 2] checksums; names. Ranks that did not evaluate then are left out."""
     if any(part["names"] != parts[0]["names"] for part in parts):
-        raise Unheard("the ranks' models have different buffers")
+        raise NotObserved("the ranks' models have different buffers")
     steps = sorted({step for part in parts for step in part["looks"]})
     if not steps:
-        raise Unheard(UNSEEN)
+        raise NotObserved(UNSEEN)
     found = {"looked_at": steps, "apart_at": None, "buffers": [], "ranks": 0}
     for step in steps:
         looks = [part["looks"][step] for part in parts if step in part["looks"]]
@@ -129,7 +129,7 @@ class EvalMode(Probe):
 
     def part(self) -> dict:
         if not self.seen:
-            return {"eval_mode": Unheard("the model is compiled")} if self.compiled() else {}
+            return {"eval_mode": NotObserved("the model is compiled")} if self.compiled() else {}
         wrong = [layers for layers in self.seen if layers]
         layers = dict(wrong[0]) if wrong else {}
         return {"eval_mode": {"validations": len(self.seen), "in_training_mode": len(wrong), "layers": layers}}

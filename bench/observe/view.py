@@ -22,22 +22,22 @@ def chosen(epochs: list[Epoch]) -> list[Epoch]:
 class Walked:
     """The notifications of one iteration over a loader. It keeps neither loader nor iterator."""
 
-    def __init__(self, tell: Callable, loader):
-        self.tell, self.epoch, self.given = tell, Epoch(loader), False
+    def __init__(self, notify: Callable, loader):
+        self.notify, self.epoch, self.given = notify, Epoch(loader), False
 
     def begin(self, make: Callable):
         iterator = None
-        self.tell("before_iter", self.epoch)
+        self.notify("before_iter", self.epoch)
         try:
             iterator = make()
         finally:
-            self.tell("after_iter", self.epoch, iterator)
+            self.notify("after_iter", self.epoch, iterator)
             self.epoch.loader = None
         return iterator
 
     def step(self, fetch: Callable):
         self.trained()
-        self.tell("asked", self.epoch)
+        self.notify("fetch_begins", self.epoch)
         try:
             batch = fetch()
         except StopIteration:
@@ -46,26 +46,26 @@ class Walked:
             raise
         self.epoch.taken += 1
         self.given = True
-        self.tell("fetched", self.epoch, batch)
+        self.notify("fetched", self.epoch, batch)
         return batch
 
     def trained(self) -> None:
         if self.given:
             self.given = False
-            self.tell("trained", self.epoch)
+            self.notify("trained", self.epoch)
 
     def end(self) -> None:
         if not self.epoch.ended:
             self.trained()
-            self.tell("epoch_ended", self.epoch)
+            self.notify("epoch_ended", self.epoch)
             self.epoch.ended = True
 
     __del__ = end
 
 
 class Walk:
-    def __init__(self, tell: Callable, loader):
-        self._walked = Walked(tell, loader)
+    def __init__(self, notify: Callable, loader):
+        self._walked = Walked(notify, loader)
         self._iterator = self._walked.begin(lambda: iter(loader))
         if hasattr(type(self._iterator), "__len__"):
             self.__class__ = SizedWalk
@@ -93,7 +93,7 @@ class View:
 
     def __iter__(self) -> Walk:
         self._watch.begin(self._loader)
-        return Walk(self._watch.tell, self._loader)
+        return Walk(self._watch.notify, self._loader)
 
     @property
     def __class__(self):

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from bench.observe.probe import Probe, Unheard, listen
+from bench.observe.probe import NotObserved, Probe, listen
 
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__repr__")
 COPIES = ("tolist", "cpu", "numpy", "__array__")  # of a tensor on the CPU: no wait for a device
@@ -221,5 +221,6 @@ class Waits(Probe):
     def part(self) -> dict:
         found, unknown = (self.waits.result(), self.waits.unknown()) if self.waits else (None, [])
         if unknown and not any(2 * line["per_step"] >= 1 for line in found):
-            raise Unheard(f"on a CPU it is unknown whether these lines would wait for a GPU: {', '.join(unknown[:3])}")
+            lines = ", ".join(unknown[:3])
+            raise NotObserved(f"on a CPU it is unknown whether these lines would wait for a GPU: {lines}")
         return {"host_syncs": found}

@@ -34,7 +34,7 @@ from bench.observe.hang import Hang, failure_of_process
 from bench.observe.loads import LoadedWeights, Unloaded
 from bench.observe.memory import Contexts, MemoryGrowth
 from bench.observe.metrics import Losses, Metrics
-from bench.observe.probe import Probe, Unheard, held_by, put_together, uncompiled
+from bench.observe.probe import NotObserved, Probe, held_by, join_parts, uncompiled
 from bench.observe.ranks import Ranks, launched
 from bench.observe.schedules import Rates, Schedules
 from bench.observe.streams import Augmentation, StepRandom
@@ -86,7 +86,7 @@ class Watch:
         self.model, self.optimizers, self.ddp_models = None, [], []
         self.begun, self.reported, self.stepping = False, None, 0
         self.cut = False  # whether the training was interrupted
-        self.hooks, self.failed, self.told = [], {}, {}
+        self.hooks, self.failed, self.methods = [], {}, {}
         if model is not None or optimizer is not None:
             checked(model, optimizer)
         self.probes = [probe(self) for probe in PROBES]
@@ -104,7 +104,7 @@ class Watch:
         self.ddp_models = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
         self.others |= others or {}
         self.world.look()
-        self.tell("follow", model, optimizer)
+        self.notify("follow", model, optimizer)
         if not self.hooks:
             self.listen()
 
@@ -118,11 +118,11 @@ class Watch:
     def before_step(self, optimizer, arguments, options) -> None:
         """A step within a step comes from Horovod or another wrapper."""
         self.stepping += 1
-        self.tell("before_step", optimizer)
+        self.notify("before_step", optimizer)
 
     def after_step(self, optimizer, arguments, options) -> None:
         self.stepping = max(0, self.stepping - 1)
-        self.tell("after_step", optimizer)
+        self.notify("after_step", optimizer)
 
     def steps_model(self, optimizer) -> bool:
         if id(optimizer) not in self.held:
@@ -160,12 +160,12 @@ class Watch:
 
     # --- notifications of the checks --------------------------------------------------------------------------------
 
-    def tell(self, what: str, *arguments) -> None:
+    def notify(self, what: str, *arguments) -> None:
         """Call a method of every probe that has it. An exception disables the probe, and never reaches the script."""
-        methods = self.told.get(what)
+        methods = self.methods.get(what)
         if methods is None:
             having = [probe for probe in self.probes if hasattr(type(probe), what) and probe not in self.failed]
-            methods = self.told[what] = [(probe, getattr(probe, what)) for probe in having]
+            methods = self.methods[what] = [(probe, getattr(probe, what)) for probe in having]
         for probe, method in methods:
             try:
                 method(*arguments)
@@ -185,8 +185,8 @@ class Watch:
         return uncompiled(call)
 
     def disable_probe(self, probe: Probe, error: Exception) -> None:
-        self.failed.setdefault(probe, Unheard(failure(error)))
-        self.told = {}
+        self.failed.setdefault(probe, NotObserved(failure(error)))
+        self.methods = {}
 
     def __call__(self, loader) -> View:
         """The loader's batches, one epoch per iteration. Raises UserError if it is not iterable."""
@@ -200,8 +200,8 @@ class Watch:
         if not self.begun and self.reported is None:
             self.begun = True
             self.world.look()
-            self.tell("begin", loader)
-            self.tell("start")
+            self.notify("begin", loader)
+            self.notify("start")
 
     def metric(self, **values) -> None:
         """Call it after each epoch with this rank's metrics: ``metric(top1=0.93, images=10000, val_images=10000)``.
@@ -213,7 +213,7 @@ class Watch:
             }
         except (TypeError, ValueError, RuntimeError):
             raise UserError(f"Watch.metric: a value is not a number: pass numbers for {', '.join(values)}") from None
-        self.tell("metric", numbers)
+        self.notify("metric", numbers)
 
     # --- the report -----------------------------------------------------------------------------------------------
 
@@ -230,28 +230,29 @@ class Watch:
             exits.remove(self)
         own, hang = self.part(), self.probe(Hang)
         try:
-            observed, unheard = self.world.together(own, join, hang.limit_s + min(5.0, self.hang_s), hang.ended_because)
+            limit_s = hang.limit_s + min(5.0, self.hang_s)
+            observed, reasons = self.world.join_over_ranks(own, join, limit_s, hang.ended_because)
             prints, first = self.number_of() == 0, ""
-        except Unheard as why:
-            (observed, unheard), prints = alone(own | hang.part(), str(why)), True
+        except NotObserved as why:
+            (observed, reasons), prints = observe_one_rank(own | hang.part(), str(why)), True
             first = f"Watch: rank {self.world.rank} reports only itself: {why}; every rank must call report()"
         hang.over.set()
-        return self.say(observed, unheard, first) if prints else self.keep(observed)
+        return self.say(observed, reasons, first) if prints else self.keep(observed)
 
     def number_of(self) -> int:
         started = launched()
         return started[2] if started and not self.world.joined else self.world.rank
 
     def keep(self, observed: dict) -> list[Finding]:
-        for hear in hearers:
+        for hear in listeners:
             hear(self, observed)
         self.reported = [finding for finding in mistakes.find(observed) if finding.name not in self.expect]
         return self.reported
 
-    def say(self, observed: dict, unheard: dict[str, str], first: str = "", to=None) -> list[Finding]:
+    def say(self, observed: dict, reasons: dict[str, str], first: str = "", to=None) -> list[Finding]:
         """Print the findings, and return those that are not expected."""
         found = mistakes.find(observed)
-        lines = report_lines(found, self.expect, mistakes.unheard(observed, unheard))
+        lines = report_lines(found, self.expect, mistakes.unobserved_reasons(observed, reasons))
         print("\n".join([first, *lines] if first else lines), file=to, flush=True)
         return self.keep(observed)
 
@@ -274,13 +275,13 @@ class Watch:
             if probe not in self.failed:
                 try:
                     seen = probe.part()
-                except Unheard as why:
+                except NotObserved as why:
                     seen = dict.fromkeys(probe.joins, why)
                 except Exception as error:
                     self.disable_probe(probe, error)
             for key in probe.joins:
                 value = self.failed.get(probe) or seen.get(key)
-                part[key] = Unheard(probe.silent[key]) if value is None and key in probe.silent else value
+                part[key] = NotObserved(probe.silent[key]) if value is None and key in probe.silent else value
         return part
 
     def exit(self) -> None:
@@ -288,13 +289,13 @@ class Watch:
             hang = self.probe(Hang)
             hang.end_of_process(failure_of_process(), hang.steps)
             why = "report was not called"
-            observed, unheard = alone(self.part(), why)
+            observed, reasons = observe_one_rank(self.part(), why)
             first = f"Watch: {why} on rank {self.number_of()}; its own observations:"
-            self.say(observed, unheard, first, sys.stderr)
+            self.say(observed, reasons, first, sys.stderr)
 
 
 made = [0]  # Watches of this process
-hearers: list[Callable] = []  # called with a reporting Watch and the observations of all ranks
+listeners: list[Callable] = []  # called with a reporting Watch and the observations of all ranks
 exits: list[Watch] = []  # those that have not reported
 
 
@@ -312,7 +313,7 @@ def join(parts: list[dict]) -> tuple[dict, dict[str, str]]:
     devices, first = sum(part["devices"] for part in parts), parts[0]
     known = {"num_devices": devices, "device": first["device"], "exchanges": True, "trains": True,
              "group": first["group"]}  # fmt: skip
-    return put_together(parts, known, joins)
+    return join_parts(parts, known, joins)
 
 
 def guarded_join(join: Callable) -> Callable:
@@ -321,19 +322,19 @@ def guarded_join(join: Callable) -> Callable:
     def joined(parts: list):
         try:
             return join(parts)
-        except Unheard:
+        except NotObserved:
             raise
         except Exception as error:
-            raise Unheard(failure(error)) from None
+            raise NotObserved(failure(error)) from None
 
     return joined
 
 
-def alone(part: dict, why: str) -> tuple[dict, dict[str, str]]:
+def observe_one_rank(part: dict, why: str) -> tuple[dict, dict[str, str]]:
     """``observed`` of one rank: only the keys that can be judged without the others."""
-    observed, unheard = join([part])
+    observed, reasons = join([part])
     apart = {key: why for key in observed if key not in ALONE}
-    return {key: value for key, value in observed.items() if key in ALONE}, unheard | apart
+    return {key: value for key, value in observed.items() if key in ALONE}, reasons | apart
 
 
 def wrapped_in(model: nn.Module) -> list[nn.Module]:
@@ -382,12 +383,12 @@ def failure(error: Exception) -> str:
     return f"the probe failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str, str]) -> list[str]:
-    """The lines that rank 0 prints. unheard: mistake -> why it could not be checked."""
+def report_lines(found: list[Finding], expect: Sequence[str], reasons: dict[str, str]) -> list[str]:
+    """The lines that rank 0 prints. reasons: mistake -> why it could not be checked."""
     wrong = [finding for finding in found if finding.name not in expect and not finding.question]
     asked = [finding for finding in found if finding.name not in expect and finding.question]
     meant = [finding.name for finding in found if finding.name in expect]
-    said = {finding.name for finding in found} | mistakes.follow_from(found) | set(unheard)
+    said = {finding.name for finding in found} | mistakes.explained_by(found) | set(reasons)
     seen = [name for name in mistakes.DETECTED if name not in said]
     lines = [f"known mistakes found: {len(wrong)}"]
     lines += [line for finding in wrong for line in finding.lines()]
@@ -395,5 +396,5 @@ def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str,
     lines += [line for finding in asked for line in finding.lines()]
     lines += [f"expected: {', '.join(meant)}"] if meant else []
     lines += [f"checked, not found: {', '.join(seen)}"] if seen else []
-    whys = [f"{name} ({why})" if why else name for name, why in unheard.items()]
+    whys = [f"{name} ({why})" if why else name for name, why in reasons.items()]
     return lines + ([f"not observed: {', '.join(whys)}"] if whys else [])

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.observe.probe import Probe, Unheard, columns, finite
+from bench.observe.probe import NotObserved, Probe, columns, finite
 from bench.record.observed import norm_of as described
 from bench.structure import parameters_of
 
@@ -71,9 +71,9 @@ def common_outside(parts: list[dict]) -> list[str]:
 
 
 def check_all_compared(parts: list[dict], differ: bool) -> None:
-    """Raises Unheard if the compared parameters are equal, but some outside the model could not be compared."""
+    """Raises NotObserved if the compared parameters are equal, but some outside the model could not be compared."""
     if not differ and any(len(part.get("outside", {})) > len(common_outside(parts)) for part in parts):
-        raise Unheard("the optimizers of the ranks train different parameters outside the model")
+        raise NotObserved("the optimizers of the ranks train different parameters outside the model")
 
 
 def state_by_rank(parts: list[dict]) -> dict[str, list[str]]:
@@ -94,7 +94,7 @@ def weights_of(parts: list[dict]) -> dict | None:
     when the weights are averaged every few steps.
     """
     if any(part["names"] != parts[0]["names"] for part in parts):
-        raise Unheard("the ranks train different models")
+        raise NotObserved("the ranks train different models")
     outside = common_outside(parts)
     names = [*parts[0]["names"], *outside]
     every = [np.concatenate([part["sums"], *(part["outside"][name][:, None] for name in outside)], axis=1)
@@ -286,7 +286,7 @@ class Parameters(Probe):
         missing = [(name, p) for name, p in named if id(p) not in self.held]
         trained = [p for key, p in strangers.items() if key in self.graded]
         if missing and sorted(tuple(p.shape) for p in trained) == sorted(tuple(p.shape) for _, p in missing):
-            raise Unheard("the optimizer holds copies of the parameters")
+            raise NotObserved("the optimizer holds copies of the parameters")
         held = [id(p) in self.held for _, p in named]
         still = set(self.watch.probe(Weights).unchanged() if self.watch.begun else ())
         return {"parameters": {

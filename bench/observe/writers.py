@@ -38,8 +38,8 @@ class Writers:
         if audit not in installed:
             sys.addaudithook(audit)
             installed.append(audit)
-        self.heard = guarded(self.happened)
-        listeners.append(self.heard)
+        self.listener = guarded(self.happened)
+        listeners.append(self.listener)
         # torch.save opens a path in C++, always through this function.
         owner, name = torch.serialization, "_open_zipfile_writer"
         if not hasattr(owner, name):
@@ -85,8 +85,8 @@ class Writers:
             self.names.add(name)
 
     def close(self) -> None:
-        if self.heard in listeners:
-            listeners.remove(self.heard)
+        if self.listener in listeners:
+            listeners.remove(self.listener)
             self.end()
             for path, before in self.maybe.items():
                 with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.files import written_whole
+from bench.files import atomic_write
 from bench.measure import steady
 from bench.process.heartbeat import PHASES
 from bench.process.tree import is_running
@@ -91,7 +91,7 @@ class Guard:
                 self.leave("terminated", 1)
             if not answered and wanted_path(self.run_dir).exists():
                 answered = True
-                with contextlib.suppress(OSError), written_whole(collectives_path(self.run_dir, self.rank)) as path:
+                with contextlib.suppress(OSError), atomic_write(collectives_path(self.run_dir, self.rank)) as path:
                     path.write_text(unfinished_collectives())
 
     def __exit__(self, kind, error, trace) -> None:

@@ -129,15 +129,15 @@ def in_words(beat: Heartbeat, units: str, rank: int | None = None) -> str:
     return ", ".join([*parts, f"waiting for data {100 * window.data_wait:.0f} %", f"lr {window.lr:.4g}"])
 
 
-def line_is_due(every: int | None, step: int, told: int, total: int, since_s: float) -> bool:
-    """Whether to print progress. every: PRINT_EVERY. told, since_s: step of the last line, seconds since then.
+def line_is_due(every: int | None, step: int, printed: int, total: int, since_s: float) -> bool:
+    """Whether to print progress. every: PRINT_EVERY. printed, since_s: step of the last line, seconds since then.
 
     >>> [line_is_due(4, step, 3, 12, 0.0) for step in (3, 4, 5)], line_is_due(None, 60, 40, 200, 6.0)
     ([False, True, True], True)
     """
     if every:
-        return step // every > told // every
-    return since_s >= LINE_S and (step - told) * LINES >= total
+        return step // every > printed // every
+    return since_s >= LINE_S and (step - printed) * LINES >= total
 
 
 def every_status(run_dir: Path) -> dict[int, Heartbeat]:
@@ -148,7 +148,7 @@ def every_status(run_dir: Path) -> dict[int, Heartbeat]:
 
 def read_status(run_dir: Path, rank: int) -> Heartbeat | None:
     with contextlib.suppress(OSError, struct.error):
-        content = files.read_plain(status_path(run_dir, rank), LAYOUT.size)
+        content = files.read_regular_file(status_path(run_dir, rank), LAYOUT.size)
         pid, phase, step, total, loss, beats, *window = LAYOUT.unpack(content)
         if pid and 0 <= phase < len(PHASES):
             return Heartbeat(pid, PHASES[phase], step, total, loss, beats, Window(*window))

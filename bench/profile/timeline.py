@@ -52,7 +52,7 @@ class StepTimeline:
         self.launched = self.done = 0  # buckets
         self.sending = None  # when the last bucket was launched or done
         self.waits = []  # (start, end) in which the main thread was inside a call that communicates
-        self.all_threads = False  # whether threads besides the main one compute
+        self.all_threads = False  # whether threads other than the main one compute
         self.engine = None  # Horovod's marker and stop functions, and the times of the markers
         self.marks = []  # (before, after) of each MARK, in perf_counter's seconds
         self.origin = self.origin_s = self.end = None

@@ -537,7 +537,8 @@ class EmulatedSample(Struct, frozen=True):
 
 
 class EmulatedRun(Exchange, frozen=True, kw_only=True):
-    """Ranks that wait in place of computing, with the real communication of the mode; seconds are of this machine."""
+    """Ranks that wait in place of computing, with the real communication of the mode; seconds are those of this
+    machine."""
 
     emulation_version: Literal[1]
     kind: Annotated[str, Meta(pattern="^emulated")]

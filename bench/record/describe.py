@@ -19,7 +19,7 @@ from bench.record.view import Record
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
 COMPUTE = ("python", "torch", "horovod", "numpy", "cuda", "cudnn", "nccl")  # libraries that compute and communicate
 CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
-# Options that a table of runs shows in columns and names of their own, and those that change neither work nor speed.
+# Options that a table of runs shows in separate columns or names, and those that change neither work nor speed.
 IN_COLUMNS = {"mode", "num_devices", "device", "share_gpu", "model", "layers", "width", "data", "image_size", "context",
               "per_device_batch", "plain", "tuned", "mistake", "timed_steps", "warmup_steps", "memory", "val_batch",
               "in_memory"}  # fmt: skip
@@ -168,7 +168,7 @@ def memory_sentences(record: Record) -> list[str]:
     found = [device["memory_parts"] for part in record.samples for device in part.devices if "memory_parts" in device]
     if not found:
         return []
-    said = [f"memory by what it is for: {found[0]['source']}"] if "gib" in found[0] else []
+    said = [f"memory by category: {found[0]['source']}"] if "gib" in found[0] else []
     said += dict.fromkeys(note for parts in found for note in parts["notes"])
     if record.mode.one_process and len(found) > 1 and all("gib" in parts for parts in found):
         said.append(memory_difference(record.config.mode, found[0]["gib"], found[1]["gib"]))
@@ -243,7 +243,7 @@ def interrupted(record: Record) -> str:
     lost, repeated = (sum(row[name] for row in rows) for name in ("seconds_lost", "steps_repeated"))
     return (
         f"interrupted {len(rows)} × ({lost:.1f} s lost, {repeated} steps repeated, from {rows[0]['devices_before']} "
-        f"devices to {rows[-1]['devices_after']}): no measurement to compare"
+        f"devices to {rows[-1]['devices_after']}): do not compare its times"
     )
 
 
@@ -311,8 +311,8 @@ def contradiction(record: Record, base: Record) -> str:
         return ""
     a, b = record.program, base.program
     return (
-        f"it is unclear from these runs which of {a} and {b} is faster: {a} is at {by_all:.2f} times {b} over all "
-        f"steps, and at {by_median:.2f} by the median steps"
+        f"these runs do not show which of {a} and {b} is faster: the throughput of {a} is {by_all:.2f} × that of {b} "
+        f"over all steps, but {by_median:.2f} × by the median step"
     )
 
 
@@ -321,9 +321,7 @@ def clocks_apart(records: list[Record]) -> list[str]:
     if not found or max(found) <= CLOCKS * min(found):
         return []
     what = "GPUs'" if records[0].on_gpu else "CPU's"
-    return [
-        f"the {what} clock was between {min(found):.0f} and {max(found):.0f} MHz: the runs did not have the same clock"
-    ]
+    return [f"the {what} clock was between {min(found):.0f} and {max(found):.0f} MHz: the runs differ in clock rate"]
 
 
 def clock_mhz(record: Record) -> float | None:

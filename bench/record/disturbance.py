@@ -19,8 +19,8 @@ class Threshold:
 
 THRESHOLDS = {
     "others_cpu_share": Threshold(0.10, "other processes took {:.0%} of the CPU"),  # an idle desktop: 1 to 3 %
-    "steal_share": Threshold(0.05, "the host of this virtual machine took {:.0%} of the CPU (steal)"),
-    "foreign_gpu_processes": Threshold(0, "{:.0f} foreign processes used a GPU"),
+    "steal_share": Threshold(0.05, "CPU steal (taken by the host of this virtual machine) was {:.0%}"),
+    "foreign_gpu_processes": Threshold(0, "{:.0f} other processes used a GPU"),
     "gpu_slowed_share": Threshold(0.10, "a GPU clock was throttled in {:.0%} of the samples"),
 }
 LABEL = "disturbed"

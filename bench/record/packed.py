@@ -90,7 +90,7 @@ def members_of(pack: Path) -> dict[str, str]:
 @functools.lru_cache(maxsize=64)
 def unpacked(pack: Path, mtime_ns: int, size: int) -> dict[str, str]:
     """``members_of`` for one state of the file."""
-    with gzip.open(io.BytesIO(files.read_plain(pack, MOST_BYTES))) as file:
+    with gzip.open(io.BytesIO(files.read_regular_file(pack, MOST_BYTES))) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise ValueError(f"{pack}: more than {MOST_BYTES / 2**20:g} MiB of records")

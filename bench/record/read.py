@@ -52,7 +52,7 @@ def load(path: Path) -> Record:
 def parsed(path: Path):
     """A file's JSON, with numbers and text that every table and picture can take. Raises BadRecord."""
     try:
-        data = json.loads(text := text_of(path), parse_constant=refuse, parse_float=finite, parse_int=whole)
+        data = json.loads(text := text_of(path), parse_constant=refuse, parse_float=finite, parse_int=parse_integer)
         if "\\ud" in text.lower():  # half a surrogate pair can be read, but not written
             json.dumps(data, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:
@@ -78,7 +78,7 @@ def finite(text: str) -> float:
     return value if math.isfinite(value := float(text)) else refuse(text[:20])
 
 
-def whole(text: str) -> int:
+def parse_integer(text: str) -> int:
     return value if abs(value := int(text)) <= LARGEST_WHOLE else refuse(text[:20])
 
 

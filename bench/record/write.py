@@ -140,11 +140,11 @@ def write_evaluation(
     save(run_dir, record | {"provenance": {workload_of(config).metrics[0].key: METRIC}})
 
 
-def add_survival(run_dir: Path, config: RunConfig, told: Callable[[int], dict]) -> None:
+def add_survival(run_dir: Path, config: RunConfig, elastic: Callable[[int], dict]) -> None:
     """The launcher, after a run with MIN_DEVICES: add what the run survived, and the command that the user gave.
-    told: images seen at the end -> the record's ``elastic``."""
+    elastic: images seen at the end -> the record's ``elastic``."""
     record = json.loads((Path(run_dir) / "record.json").read_text())
-    record["elastic"] = told(record["accuracy"]["epochs"][-1]["images_seen"])
+    record["elastic"] = elastic(record["accuracy"]["epochs"][-1]["images_seen"])
     record["command"] = make_command(without_names(config))
     record["topology"]["notes"] += notes_of(record["elastic"])
     save(run_dir, record)
@@ -166,8 +166,8 @@ def notes_of(survived: dict) -> list[str]:
         wrong = "; ".join(f"epoch {row['epoch']}: {row['more']} more than once, {row['never']} never"
                           for row in survived["epochs"] if row["more"] or row["never"])  # fmt: skip
         notes.append(f"examples: {wrong}" if wrong else "every example of an epoch counts in the weights exactly once")
-        notes.append("times and memory are of the steps after the last interruption, and the seconds of training are "
-                     "without what was lost: no measurement to compare")  # fmt: skip
+        notes.append("times and memory cover only the steps after the last interruption, and the seconds of training "
+                     "exclude the lost time: do not compare them with other runs")  # fmt: skip
         if any(row["devices_before"] != row["devices_after"] for row in rows):
             notes.append(survived["rule"])
     return notes
@@ -251,6 +251,6 @@ def save(run_dir: Path, record: dict, name: str = "record.json", form: str = "Ru
     """Check a record and write it whole: to a temporary name on the same disk, then renamed."""
     check(record, run_dir, form)
     path = Path(run_dir) / name
-    with files.written_whole(path, path.with_suffix(".json.tmp")) as temporary, temporary.open("w") as file:
+    with files.atomic_write(path, path.with_suffix(".json.tmp")) as temporary, temporary.open("w") as file:
         json.dump(record, file, indent=1, allow_nan=False)
     return path

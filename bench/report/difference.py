@@ -61,7 +61,7 @@ class Difference:
 
     def sentence(self) -> str:
         counted = f"n = {self.n_a} and {self.n_b}"
-        return stats.verdict_words(self, "A", "B", counted, TIE_MARGIN, self.needed, "records a side") + self.mark
+        return stats.verdict_words(self, "A", "B", counted, TIE_MARGIN, self.needed, "records per side") + self.mark
 
     def against(self, bound: float) -> str:
         """The interval's position relative to a slowdown of ``bound`` per cent: beyond, within, across, or unknown."""
@@ -86,12 +86,12 @@ class Result:
         text = {
             "beyond": "the whole interval is slower by more than",
             "across": "the interval reaches beyond",
-            "unknown": "not judged, because runs were disturbed or are fewer than three a side:",
+            "unknown": "no verdict, because runs were disturbed or are fewer than three per side: limit",
         }
         failing = text if strict else ("beyond",)
         judged = [(d, d.against(bound)) for d in self.differences]
         found = [f"{d.name}: {text[word]} {bound:g} %{d.mark}" for d, word in judged if word in failing]
-        return found + [f"{name}: B has no good record of it" for name in self.only_a if strict]
+        return found + [f"{name}: B has no valid record of it" for name in self.only_a if strict]
 
 
 def compare_sets(a: list[Record], b: list[Record]) -> Result:
@@ -251,7 +251,7 @@ def unlike(a: list[Record], b: list[Record]) -> list[str]:
 
 
 def read_side(text: str, name: str, needed: bool = True) -> tuple[list[Record], list[str]]:
-    """The valid records of a folder or file, and sentences on what is left out. Raises UserError if none is valid and
+    """The valid records of a folder or file, and sentences on the omitted ones. Raises UserError if none is valid and
     ``needed``."""
     path = Path(text)
     found, refused = ([], []) if path.name == FOREIGN and not needed else records_at(path, needed)
@@ -271,7 +271,7 @@ def time_note(a: list[Record], b: list[Record]) -> str:
 
 
 def grid(result: Result, units: str) -> Grid:
-    head = [("program", False), ("n A", True), ("n B", True), (f"{units}/s\nA", True), (f"{units}/s\nB", True),
+    head = [("configuration", False), ("n A", True), ("n B", True), (f"{units}/s\nA", True), (f"{units}/s\nB", True),
             ("B / A\n[95 %]", True), ("Hodges–Lehmann\n[95 %]", True), ("verdict", False)]  # fmt: skip
     rows = [
         [d.name, str(d.n_a), str(d.n_b), f"{d.a_throughput:.1f}", f"{d.b_throughput:.1f}",

@@ -183,7 +183,7 @@ def save(path: Path, write) -> None:
         raise UserError(f"{path} already exists: choose another file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with files.written_whole(path) as temporary:
+        with files.atomic_write(path) as temporary:
             write(temporary)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -37,7 +37,7 @@ class Entry:
 
 
 def entries(folder: Path) -> tuple[list[Entry], list[str]]:
-    """Every student's best programs, and a sentence on each that does not count. folder: one folder per student inside;
+    """Every student's best programs, and a sentence on each that is not counted. folder: one folder per student inside;
     raises UserError without any."""
     inside = Path(folder).iterdir() if Path(folder).is_dir() else []
     students = sorted(path for path in inside if path.is_dir() and not path.name.startswith((".", "__")))
@@ -47,13 +47,15 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
     for path in students:
         records[path.name], refused = find_records(path, needed=False)
         said += [f"{path.name}: {sentence}" for sentence in refused]
-        said += [] if records[path.name] or refused else [f"{path.name}: no record.json in it"]
+        said += [] if records[path.name] or refused else [f"{path.name}: contains no record.json"]
     handed_in = collections.Counter(record.run_id for found in records.values() for record in found)
     entered = []
     for student, found in records.items():
         own = [record for record in found if handed_in[record.run_id] == 1]
         if len(own) < len(found):
-            said.append(f"{student}: {len(found) - len(own)} records were handed in twice, and count for nobody")
+            said.append(
+                f"{student}: {len(found) - len(own)} records were handed in twice and are not counted for anyone"
+            )
         before = len(said)
         try:
             its = [entry for suite in suites_of(own) for entry in of_suite(student, suite, said)]
@@ -61,7 +63,7 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
             said.append(f"{student}: {error}")
             continue
         if found and not its and len(said) == before:
-            said.append(f"{student}: no comparison (make compare) with a program on several devices")
+            said.append(f"{student}: no comparison (make compare) with a configuration on several devices")
         its.sort(key=lambda entry: (not entry.disturbed, entry.comparison.ratio))
         entered += {entry.work: entry for entry in its}.values()  # the last of each workload: the best
     return entered, said
@@ -73,7 +75,7 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
         return []
     base = next((each for each in suite.programs.values() if each.config.num_devices == 1 and not each.is_bound), None)
     if why := why_not_counted(suite, base):
-        said.append(f"{student}: its comparison {suite.id} does not count: {why}")
+        said.append(f"{student}: its comparison {suite.id} is not counted: {why}")
         return []
     found = []
     for program in suite.programs.values():
@@ -81,7 +83,7 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
             continue
         pair = compare_pair(suite, base.label, program.label, NOTHING_VARIES)
         if pair.flagged:
-            said.append(f"{student}: {program.label} of {suite.id} does not count: {pair.certificate.sentence()}")
+            said.append(f"{student}: {program.label} of {suite.id} is not counted: {pair.certificate.sentence()}")
             continue
         code, config = "as here" if revision(program.first) == source_hash() else "other", program.config
         work = f"{config.num_devices} {KINDS[config.device]}: {workload_of(program.first)}"
@@ -91,7 +93,7 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
 
 def why_not_counted(suite: Suite, base: Program | None) -> str:
     if base is None:
-        return "it has no program on one device (MODE=single) to be compared with"
+        return "it has no configuration on one device (MODE=single) as baseline"
     if suite.n < QUALIFYING_ROUNDS:
         return f"{suite.n} complete rounds, but {QUALIFYING_ROUNDS} are needed"
     try:
@@ -112,8 +114,8 @@ def place(entry: Entry, found: list[Entry]) -> str:
 
 
 def grids(found: list[Entry]) -> list[Grid]:
-    head = [("place", False), ("student", False), ("program", False), ("× single", True), ("95 %", True), ("n", True),
-            ("code", False), ("machine", False)]  # fmt: skip
+    head = [("place", False), ("student", False), ("configuration", False), ("× single", True), ("95 % CI", True),
+            ("n", True), ("code", False), ("machine", False)]  # fmt: skip
     tables = []
     for work in sorted({entry.work for entry in found}):
         same = sorted((e for e in found if e.work == work), key=lambda e: (e.disturbed, -e.comparison.ratio))

@@ -52,7 +52,7 @@ def write_page(
     Raises OSError."""
     text = page(suites, others, refused, networks, foreign)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.written_whole(path) as temporary:
+    with files.atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
 
@@ -78,10 +78,10 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
     lines = [line_of(suite) for suite in reversed(suites) if suite not in kept]
     measured = {name: (found, network_result.provenance_lines(found)[0])
                 for name, found in networks_by_suite(networks).items()}  # fmt: skip
-    newest = {(standing, describe.machine_line(found[0])): found for found, standing in measured.values()}
-    lines += [f"{name}: messages; {standing}; n = {found[0].plan.rounds}"
-              for name, (found, standing) in measured.items() if found not in newest.values()]  # fmt: skip
-    lines += [f"{name}: no whole round; {sum(record.ok for record in found)} of {len(found)} runs ended well"
+    newest = {(provenance, describe.machine_line(found[0])): found for found, provenance in measured.values()}
+    lines += [f"{name}: messages; {provenance}; n = {found[0].plan.rounds}"
+              for name, (found, provenance) in measured.items() if found not in newest.values()]  # fmt: skip
+    lines += [f"{name}: no complete round; {sum(record.ok for record in found)} of {len(found)} runs succeeded"
               for name, found in by_suite(newest_first(others)).items()]  # fmt: skip
     failed = [record for record in others if record.failure] + [record for suite in suites for record in suite.failed]
     runs = [record for record in others if record.ok]
@@ -160,7 +160,7 @@ def section(suite: Suite, twin: bool = False) -> dict:
         "heading": study.heading_of(suite) + where,
         "question": study.question_of(suite),
         "warning": study.warning(suite),
-        "said": study.said(suite),
+        "said": study.explanations(suite),
         "standing": style.provenance_lines(suite),
         "disturbance": suite.disturbance,
         "quiet": "" if suite.first.config.epochs else undisturbed(suite.records)[1],
@@ -207,7 +207,7 @@ def network_section(records: list) -> dict:
     return {
         "id": name,
         "heading": f"Network: {network_result.provenance_lines(records)[0]}",
-        "question": "How long do messages take, and how many bytes per second go through?",
+        "question": "How long does a message of each size take, and what bandwidth does it reach?",
         "answers": network_result.answer(records),
         "standing": network_result.provenance_lines(records),
         "notes": network_result.disturbed(records),
@@ -231,7 +231,7 @@ def foreign_section(records: list) -> dict:
 def notes(suite: Suite) -> list[str]:
     found = []
     if suite.left_out:
-        found.append(f"{len(suite.left_out)} runs of repeated or incomplete rounds do not count.")
+        found.append(f"{len(suite.left_out)} runs of repeated or incomplete rounds are not counted.")
     if failed := [record for record in suite.failed if not record.failed_on_purpose]:
         found += [f"{len(failed)} runs failed: see below.", *describe.oom_notes(failed, suite.records)]
     return [*found, *describe.cautions(suite.records), *study_of(suite).notes(suite), *dict.fromkeys(suite.first.notes)]
@@ -252,7 +252,7 @@ def runs_section(records: list[Record]) -> dict | None:
         return None
     newest, drawn = newest_first(records), pool_figure.single_runs_figures(records).values()
     return {
-        "pictures": [picture("single-runs", "Runs made one by one", figure) for figure in drawn],
+        "pictures": [picture("single-runs", "Single runs", figure) for figure in drawn],
         "table": runs_grid(newest),
         "memory": memory_grids(records),
         "commands": commands_of(newest),
@@ -287,7 +287,7 @@ def failed_grid(records: list[Record]) -> Grid:
         rank, kind, message = (record.failure[name] for name in ("rank", "kind", "message"))
         rank = "" if rank is None else str(rank)
         rows.append([when(record), record.label.suite or "", record.run_id, rank, kind, message[:300], record.command])
-    return Grid(head, rows, "They are in no figure above")
+    return Grid(head, rows, "Failed runs, which no figure or table above includes")
 
 
 def when(record: Record) -> str:
@@ -310,5 +310,5 @@ def environment_grid(record: Record) -> Grid:
 
 def line_of(suite: Suite) -> str:
     profiled = ", ".join(record.program for record in suite.extra)
-    programs = ", ".join(suite.programs) or f"no whole round, profiled {profiled}"
+    programs = ", ".join(suite.programs) or f"no complete round; profiled: {profiled}"
     return f"{suite.id}: {programs}; n = {suite.n}{'; disturbed' if suite.disturbed else ''}; {suite.machine}"

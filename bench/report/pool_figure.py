@@ -28,9 +28,9 @@ def draw(panels: list[Panel]):
     groups = [group for _, some in shown for group in some]
     machines = sorted({group.machine for group in groups})
     left = sum(len(panel.groups) for panel in panels) - len(groups)
-    foot = ["Mark: geometric mean; bar: its 95 % interval (Student's t on logarithms), where n is 3 or more."]
-    foot += [f"Not drawn, in the table: {plural(left, 'more row')}."] if left else []
-    foot += ["Grey: some of its runs were disturbed."] if any(group.disturbed for group in groups) else []
+    foot = ["Marker: geometric mean. Bar: its 95 % confidence interval (Student's t on logarithms), if n ≥ 3."]
+    foot += [f"{plural(left, 'more row')}: only in the table."] if left else []
+    foot += ["Grey: some of the runs were disturbed."] if any(group.disturbed for group in groups) else []
     foot += [f"{names[machine]}: {machine.line()}" for machine in machines]
     title = f"Throughput on {plural(len(machines), 'machine')}, n = {plural(sum(g.n for g in groups), 'record')}"
     heights = [1.2 + 0.26 * len(some) * max(row_name(g, names).count("\n") + 1 for g in some) for _, some in shown]
@@ -86,16 +86,16 @@ def draw_bars(panels: list[Panel]):
     shown = [(panel, panel.groups[:MOST_BARS]) for panel in newest[:MOST_RUN_PANELS]]
     names = machines_of([panel for panel, _ in shown])
     left = sum(len(panel.groups) for panel in panels) - sum(len(groups) for _, groups in shown)
-    foot = ["Where a program ran several times, the bar is their mean and a dot is a run."]
-    foot += ["The runs were not made in turns: `make compare` makes a comparison with intervals."]
-    foot += [f"Not drawn, in the table: {plural(left, 'more program')}."] if left else []
+    foot = ["If a configuration ran several times: bar = mean, dot = one run."]
+    foot += ["These runs were not interleaved: `make compare` makes a comparison with confidence intervals."]
+    foot += [f"{plural(left, 'more configuration')}: only in the table."] if left else []
     foot += [f"{name}: {machine.line()}" if len(names) > 1 else machine.line() for machine, name in names.items()]
     titles = []
     for panel, _ in shown:
         kind = "CPU processes, no GPU used" if panel.device == "cpu" else "GPU"
         titles.append(style.wrapped(f"{kind}: {panel.workload}", style.SMALL))
     heights = [0.95 + 0.16 * len(title) + 0.36 * len(groups) for title, (_, groups) in zip(titles, shown, strict=True)]
-    title = "Single runs: one run each, no interval, no verdict"
+    title = "Single runs: no confidence interval, no verdict"
     paper = style.canvas(None, title, sum(heights), None, tuple(foot))
     all_axes = style.axes_on(paper, len(shown), height_ratios=[len(groups) for _, groups in shown])
     for axes, title, (panel, groups) in zip(all_axes, titles, shown, strict=True):

@@ -44,7 +44,7 @@ def records_at(path: Path, needed: bool = True) -> tuple[list[Record], list[str]
 
 
 def select_usable(records: list[Record], refused: list[str], where: str = "") -> tuple[list[Record], list[str]]:
-    """The ``usable`` records, and sentences on what is left out."""
+    """The ``usable`` records, and sentences on the omitted ones."""
     good = usable(records)
     left = len(records) - len(good)
     said = [f"refused: {sentence}" for sentence in refused]
@@ -173,7 +173,7 @@ def machines_of(panels: list[Panel]) -> dict[Machine, str]:
 
 
 def once(records: list[Record]) -> tuple[list[Record], list[str]]:
-    """Each run once, and sentences on what is left out: copies, and runs whose copies differ (one was edited)."""
+    """Each run once, and sentences on the omitted records: copies, and runs whose copies differ (one was edited)."""
     kept, said, copies = [], [], 0
     for run_id, same in group_by(records, lambda record: record.run_id).items():
         if all(record.data == same[0].data for record in same):

@@ -48,14 +48,14 @@ def files_at(path: Path) -> dict[str, bytes]:
     try:
         if path.is_dir():
             places = [place / name for name in wanted for place in (path, path / "data")]
-            return {place.name: files.read_plain(place, MOST_BYTES) for place in places if place.is_file()}
+            return {place.name: files.read_regular_file(place, MOST_BYTES) for place in places if place.is_file()}
         if path.name.endswith((".tar.gz", ".tgz")):
-            with files.opened_plain(path) as file, tarfile.open(None, "r:gz", file) as tar:
+            with files.open_regular_file(path) as file, tarfile.open(None, "r:gz", file) as tar:
                 members = [(PurePosixPath(member.name).name, member) for member in tar if member.isfile()]
                 members = [(name, member) for name, member in members if name in wanted and member.size < MOST_BYTES]
                 return {name: tar.extractfile(member).read() for name, member in members}
         places = [path, *(meta for name in META if (meta := path.with_name(name)).is_file())]
-        return {place.name: files.read_plain(place, MOST_BYTES) for place in places}
+        return {place.name: files.read_regular_file(place, MOST_BYTES) for place in places}
     except (OSError, EOFError, tarfile.TarError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"{path} cannot be read ({why}): name the labels file") from None

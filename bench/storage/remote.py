@@ -66,14 +66,14 @@ class Remote:
         if self.is_s3:
             self.fs.retries = STREAM_TRIES
 
-    def over(self) -> UserError:
+    def timeout_error(self) -> UserError:
         remedy = f"run again (finished files are kept), allow more time, or check {self.check}"
         return UserError(f"{self.url}: not finished within the limit of {self.limit_s:g} s: {remedy}")
 
     def call(self, what: str, method, *arguments, **options):
         """A request's answer. Raises UserError, also at the time limit; OSError if this machine's disk is full."""
         if (left := self.deadline - time.monotonic()) <= 0:
-            raise self.over()
+            raise self.timeout_error()
         if self.stop.is_set():
             raise UserError(f"{self.url}: stopped")
         try:
@@ -82,7 +82,7 @@ class Remote:
             if method == self.fs.get_file and getattr(error, "errno", None) in NO_SPACE:
                 raise  # it is this machine's disk
             if time.monotonic() >= self.deadline:  # interrupted by our limit, possibly without an error
-                raise self.over() from None
+                raise self.timeout_error() from None
             raise UserError(f"{self.url}: {what}: {one_line(error)}; {self.advice(error)}") from None
 
     def advice(self, error: Exception) -> str:

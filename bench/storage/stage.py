@@ -132,7 +132,7 @@ def download_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], say):
 def download(remote: Remote, copy: Copy, number: int, name: str, file: RemoteFile) -> dict:
     target = copy.data / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    with files.written_whole(target, copy.parts / str(number)) as part:
+    with files.atomic_write(target, copy.parts / str(number)) as part:
         remote.fetch(file, part)
     return {"size": file.size, "version": file.version, "mtime_ns": target.stat().st_mtime_ns}
 
@@ -156,7 +156,7 @@ def lock(copy: Copy, remote: Remote, say):
 
 
 def write_text(path: Path, text: str) -> None:
-    with files.written_whole(path, path.with_name(f".{path.name}.tmp")) as temporary:
+    with files.atomic_write(path, path.with_name(f".{path.name}.tmp")) as temporary:
         temporary.write_text(text)
 
 

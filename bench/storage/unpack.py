@@ -159,7 +159,7 @@ def members(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
 def opened(archive: Path, fileobj: BinaryIO | None = None) -> Iterator[tarfile.TarFile]:
     with contextlib.ExitStack() as stack:
         try:
-            file = fileobj or stack.enter_context(files.opened_plain(archive))
+            file = fileobj or stack.enter_context(files.open_regular_file(archive))
         except OSError as error:
             why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
             raise UserError(f"{archive} {why}") from None

@@ -63,14 +63,14 @@ class Study:
         """The tables of the terminal, as ``Grid``s; of throughput unless the study has its own."""
         from bench.analysis import tables  # rich: not for a list of commands
 
-        return self.ask("summary", result) or [tables.comparison_grid(result)]
+        return self.call_optional("summary", result) or [tables.comparison_grid(result)]
 
     def grids(self, result) -> list:
         """The tables of the page, as ``Grid``s; of throughput unless the study has its own."""
         from bench.analysis import style, tables
 
-        caption = style.flagged("Each program", result.certificate)
-        own = self.ask("summary", result)
+        caption = style.flagged("Each configuration", result.certificate)
+        own = self.call_optional("summary", result)
         return own or [tables.pairs_grid(result), tables.programs_grid(result.suite, caption)]
 
     def figures(self, result) -> dict:
@@ -84,30 +84,30 @@ class Study:
                 style.to_grey(figure)
         return found
 
-    def ask(self, name: str, suite, otherwise=None):
+    def call_optional(self, name: str, suite, otherwise=None):
         function = getattr(self.module, name, None)
         return function(suite) if function else otherwise
 
     def about(self, suite) -> str:
         """The subject of a suite, if the study has several (a mode, a replay, a mistake); else empty."""
-        return self.ask("about", suite, "") if self.named_by else ""
+        return self.call_optional("about", suite, "") if self.named_by else ""
 
     def heading_of(self, suite) -> str:
         about = self.about(suite)
-        return self.ask("heading_of", suite, f"{self.heading}: {about}" if about else self.heading)
+        return self.call_optional("heading_of", suite, f"{self.heading}: {about}" if about else self.heading)
 
     def question_of(self, suite) -> str:
         return self.questions.get(self.about(suite), self.question)
 
     def warning(self, suite) -> str:
-        return self.ask("warning", suite, "")
+        return self.call_optional("warning", suite, "")
 
-    def said(self, suite) -> list[tuple[str, str]]:
-        return self.ask("said_of", suite, [])
+    def explanations(self, suite) -> list[tuple[str, str]]:
+        return self.call_optional("explanations", suite, [])
 
     def notes(self, suite) -> list[str]:
         """Notes on a suite's runs that are not in their records."""
-        return self.ask("notes", suite, [])
+        return self.call_optional("notes", suite, [])
 
     def repeat(self, suite) -> str:
         """The make command that repeats a suite: the options that its largest programs have in common."""
@@ -123,7 +123,7 @@ class Study:
             modes = [mode for mode in MODES if mode in modes and not MODES[mode].baseline]
             words += [f"MODES={','.join(modes)}"] if modes != COMPARED else []
         decided = {*DECIDED, *self.sets}
-        if self.named_by == "NAME":  # a lab runs in the given mode
+        if self.named_by == "NAME":  # a mistake demo runs in the given mode
             decided -= {"mode"}
         if self.seeded:  # its rounds' seeds count up from the first one
             decided |= {"seed"}
@@ -137,18 +137,18 @@ class Study:
                 continue
             if f.name in TEXT:
                 unsaid = defaults.get(f.name)
-                given = {words_of(f.name, lambda name, c=c: UNSET[name] if name in decided else asked(c, name))
+                given = {words_of(f.name, lambda name, c=c: UNSET[name] if name in decided else given_value(c, name))
                          or (in_words(f, UNSET[f.name]) if unsaid else None) for c in configs}  # fmt: skip
                 words += given - {None, f"{variable_of(f)}={unsaid}"} if len(given) == 1 else ()
                 continue
-            values = [asked(c, f.name) for c in configs if f.name not in KNOBS or f.name in MODES[c.mode].knobs]
+            values = [given_value(c, f.name) for c in configs if f.name not in KNOBS or f.name in MODES[c.mode].knobs]
             unsaid = defaults.get(f.name, when_not_given(configs[0], f))
             if f.name not in decided and len(set(map(str, values))) == 1 and values[0] not in (None, unsaid):
                 words.append(in_words(f, values[0]))
         return repeated(" ".join(words), suite.first.network, configs[0].hosts)
 
 
-def asked(config: RunConfig, name: str):
+def given_value(config: RunConfig, name: str):
     """The option as the user gave it; not given if TUNED=1 set it."""
     value, tuned = getattr(config, name), MODES[config.mode].tuned.get(config.device, {}) if config.tuned else {}
     return UNSET[name] if (name, value) in tuned.items() else value
@@ -167,7 +167,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Flags:
-    """Flags of a study's command besides the options of a run."""
+    """Flags of a study's command, in addition to the options of a run."""
 
     rounds: int | None = None  # None: the study's own number
     minutes: float | None = None  # the limit of ROUNDS=auto; None where the number of rounds is fixed

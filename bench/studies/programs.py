@@ -30,7 +30,7 @@ def refuse(asked: RunConfig, *options: str) -> None:
 
 def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
     """Refuse ignored options, fill in defaults, print what will run. trains: by epochs. Raises UserError."""
-    from bench.launch.devices import remarks  # a list of commands needs only the standard library
+    from bench.launch.devices import device_notes  # a list of commands needs only the standard library
     from bench.launch.launcher import resolve_here
 
     refuse(asked, *(n for n in (*of_training(), *OF_SINGLE_RUNS) if not (trains and n in TRAINING)))
@@ -39,7 +39,7 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
     if trains:
         steps = f"{config.epochs} epochs, learning rate {config.lr:g} ({config.schedule})"
     said = [
-        *remarks(asked),
+        *device_notes(asked),
         where(config) if config.hosts else "",
         "No GPU is used: CPU processes emulate devices; memory is host memory." if config.device == "cpu" else "",
         f"{work(config)}, {config.per_device_batch} {workload_of(config).batched} per device, {steps}, "
@@ -100,7 +100,7 @@ def unavailable_reason(info: ModeInfo, config: RunConfig) -> str:
     if info.needs and importlib.util.find_spec(info.needs) is None:
         return f"needs {info.needs}, which is not installed: run `bench install-{info.needs}`"
     engine = ENGINES[info.launchers[0]]
-    return engine.lacking(config) if hasattr(engine, "lacking") else ""
+    return engine.unavailable_reason(config) if hasattr(engine, "unavailable_reason") else ""
 
 
 def throughput(record: Record) -> str:

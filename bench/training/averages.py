@@ -41,7 +41,7 @@ class Averages:
         if config.swa:
             check_norms(self.plain)
             self.models["swa"] = AveragedModel(self.plain)
-        self.judged = {name: mode.on_all_devices(averaged.module) for name, averaged in self.models.items()}
+        self.eval_models = {name: mode.on_all_devices(averaged.module) for name, averaged in self.models.items()}
 
     def step_taken(self) -> None:
         """After an optimizer's step. The arithmetic is torch's, but ``AveragedModel.update_parameters`` would wait for
@@ -69,7 +69,7 @@ class Averages:
 
     def ready(self) -> dict[str, nn.Module]:
         """Name -> model for a validation, without empty averages."""
-        return {name: self.judged[name] for name, averaged in self.models.items() if averaged.n_averaged}
+        return {name: self.eval_models[name] for name, averaged in self.models.items() if averaged.n_averaged}
 
     def state(self) -> dict[str, dict]:
         return {name: averaged.state_dict() for name, averaged in self.models.items()}

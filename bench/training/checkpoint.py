@@ -24,7 +24,7 @@ from bench.config.workloads import Metric
 from bench.errors import BenchError, UserError
 from bench.files import LATEST
 from bench.workload import weights
-from bench.workload.weights import listed, reason
+from bench.workload.weights import first_names, reason
 
 FORMAT = "data-parallel-bench checkpoint"
 VERSION = 1
@@ -81,7 +81,7 @@ def epoch_path(folder: Path, epoch: int) -> Path:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     try:
-        with files.written_whole(path, path.with_name(path.name + ".tmp")) as temporary:
+        with files.atomic_write(path, path.with_name(path.name + ".tmp")) as temporary:
             yield temporary
     except (OSError, RuntimeError) as error:
         earlier = "the earlier one is intact" if os.path.exists(path) else "there was no earlier one"
@@ -143,12 +143,12 @@ def check(state, path: Path) -> None:
         advice = "a newer bench wrote it: update this one" if newer else "unknown version: resume another one"
         raise UserError(f"{path} is a checkpoint of version {version}, but version {VERSION} is needed: {advice}")
     if missing := [key for key in PARTS if key not in state]:
-        raise UserError(f"{path} is a checkpoint without {listed(missing)}: resume another one")
+        raise UserError(f"{path} is a checkpoint without {first_names(missing)}: resume another one")
     wrong = [key for key, is_valid in PARTS.items() if not is_valid(state[key])]
     if not wrong and len(state["ranks"]) != state["world_size"]:
         wrong = ["ranks"]
     if wrong:
-        raise UserError(f"{path} was not written by this project (invalid {listed(wrong)}): resume another one")
+        raise UserError(f"{path} was not written by this project (invalid {first_names(wrong)}): resume another one")
 
 
 def is_whole(value, least: int = 0) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from bench.config.options import LABELS, RunConfig, names, to_dict, unchecked
-from bench.config.sections import Besides, Files, Measuring, Resources
+from bench.config.sections import Extras, Files, Measuring, Resources
 from bench.config.values import parse_keep
 from bench.config.workloads import workload_of
 from bench.errors import UserError
@@ -26,7 +26,7 @@ from bench.workload.sharding import steps_of_epochs
 from bench.workload.weights import reason
 
 # Options that do not change the results of a resumed run; the checkpoint's weights replace PRETRAINED's.
-MAY_CHANGE = (*LABELS, *names(Measuring, Resources, Files, Besides), "launcher", "fault", "workers", "in_memory",
+MAY_CHANGE = (*LABELS, *names(Measuring, Resources, Files, Extras), "launcher", "fault", "workers", "in_memory",
               "pretrained")  # fmt: skip
 
 

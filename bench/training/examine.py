@@ -24,7 +24,7 @@ STEPS = 5  # of the device profile
 
 def examine(trainer: Trainer, stream: Iterator, train_set: Dataset, done: int, profiled: int, devices: list) -> dict:
     """PROFILE=1 and MEMORY=1: a few more steps after ``done``. profiled: those of the device profile. devices: get the
-    content of each one's memory at its peak."""
+    content of each device's memory at its peak."""
     mode, found = trainer.mode, {}
     take_step = functools.partial(trainer.train_steps, stream, 1)
     if profiled:  # before a profiler, which slows down a step

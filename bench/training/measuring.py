@@ -156,5 +156,5 @@ def write(trainer: Trainer, epochs: Epochs, parts: list[dict], observer: Observe
     mode = trainer.mode
     if mode.topology.rank == 0:
         horovod_timeline.share_communication(parts)
-        observed, machine, path = observer.together(parts), environment.collect_environment(), trainer.run_dir
+        observed, machine, path = observer.join_over_ranks(parts), environment.collect_environment(), trainer.run_dir
         write_record(path, trainer.config, mode.topology, mode.label, machine, parts, epochs.rows, observed)

@@ -146,13 +146,13 @@ class Observer:
         return {metric: [row[metric] for row in rows], "images": [row["images"] for row in rows],
                 "val_images": len(val_set)}  # fmt: skip
 
-    def together(self, parts: list[dict]) -> dict:
+    def join_over_ranks(self, parts: list[dict]) -> dict:
         """``observed`` of the run. parts: one per rank, as gathered for the record, each with its part from here."""
         known = {"num_devices": self.trainer.mode.topology.num_devices, "global_batch": self.config.global_batch,
                  "loader_workers_total": sum(part["loader_workers"] for part in parts)}  # fmt: skip
         known = from_samples(self.config, known, parts)
         known["learning_rate"] = self.learning_rate(parts[0]["observed"]["data"]["num_images"])
-        observed, _ = probe.put_together([part.pop("observed") for part in parts], known, JOINS)
+        observed, _ = probe.join_parts([part.pop("observed") for part in parts], known, JOINS)
         return observed
 
     def learning_rate(self, num_images: int) -> dict | None:

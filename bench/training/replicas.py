@@ -1,4 +1,4 @@
-"""REPLICAS=1: the distance of a run's replicas after every step, and each one's metrics. It happens between the steps,
+"""REPLICAS=1: the distance of a run's replicas after every step, and the metrics of each. It happens between the steps,
 but it disturbs caches and makes ranks wait for each other, so such a run measures no speed."""
 
 import copy

@@ -19,9 +19,9 @@ from bench.workload.loader import plain_errors
 def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = None) -> dict:
     """Each process counts its share of the validation set, and the COUNTS are summed over the ranks. A share is never
     padded, so no example counts twice. Batch norm's statistics may differ by rank; rank 0's are validated, as in a
-    checkpoint. judged: the model to call instead of the trained one (``Mode.judged``)."""
+    checkpoint. judged: the model to call instead of the trained one (``Mode.eval_model``)."""
     trainer.status.phase(VALIDATING)
-    mode, model = trainer.mode, trainer.mode.judged(trainer.model) if judged is None else judged
+    mode, model = trainer.mode, trainer.mode.eval_model(trainer.model) if judged is None else judged
     own = to_cpu(dict(model.named_buffers()))
     load_buffers(model, mode.gather(own)[0])
     counts = count(trainer, batches, model)
@@ -43,7 +43,7 @@ def validate_averages(trainer: Trainer, batches: Iterable, judged: dict[str, nn.
 
 def validate_replica(trainer: Trainer, batches: Iterable) -> dict:
     """Loss and metrics of this process's model with its own buffers, on its own batches; no other rank takes part."""
-    return means(trainer, count(trainer, batches, trainer.mode.judged(trainer.model)))
+    return means(trainer, count(trainer, batches, trainer.mode.eval_model(trainer.model)))
 
 
 def means(trainer: Trainer, counts: torch.Tensor) -> dict:

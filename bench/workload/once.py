@@ -26,7 +26,7 @@ def made_once(path: Path, make: Callable[[Path], None]) -> Path:
         if not path.exists():
             with locked(path.with_name(f"{path.name}.lock")):
                 if not path.exists():
-                    with files.written_whole(path, path.with_name(f"{path.name}.part")) as part:
+                    with files.atomic_write(path, path.with_name(f"{path.name}.part")) as part:
                         make(part)
     except OSError as error:
         raise UserError(f"{path.parent} is not writable ({error.strerror or error}): choose another folder") from None

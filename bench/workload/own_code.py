@@ -121,20 +121,20 @@ def users_code(name: str) -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        large = " is too large for this machine's memory: use a smaller one" if no_memory(error) else ""
-        raise UserError(f"{name}{large}: {said(error)}") from error
+        large = " is too large for this machine's memory: use a smaller one" if is_out_of_memory(error) else ""
+        raise UserError(f"{name}{large}: {error_line(error)}") from error
 
 
-def no_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out; torch's allocators raise RuntimeError then.
 
-    >>> no_memory(RuntimeError("can't allocate memory: you tried to allocate 8 bytes"))
+    >>> is_out_of_memory(RuntimeError("can't allocate memory: you tried to allocate 8 bytes"))
     True
     """
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(NO_MEMORY.search(str(error))))
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error of the user's code in one line, with its place there."""
     words = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
@@ -150,14 +150,14 @@ def own_modules(config: RunConfig) -> Iterator[tuple[str, ModuleType]]:
             yield option, loaded(option, text)
 
 
-def beside(config: RunConfig) -> ModuleType | None:
+def find_own_module(config: RunConfig) -> ModuleType | None:
     """The module whose loss, step, groups and score are used; None if neither model nor data are the user's."""
     return next((module for _, module in own_modules(config)), None)
 
 
 def attach(workload) -> None:
     """Replace a workload's functions by the user's, and try a step before training."""
-    config, module = workload.config, beside(workload.config)
+    config, module = workload.config, find_own_module(workload.config)
     if module is None:
         return
     count, facts = workload.count, workload.facts
@@ -270,9 +270,9 @@ def explain_errors(workload, model: nn.Module, what: str, inputs, targets) -> It
         raise UserError(f"{words}: {error}") from None
     except (Exception, SystemExit) as error:  # user code can raise anything
         known = f", outputs {shape_of(seen[-1])}" if seen else ""
-        alone = isinstance(batch.opened(inputs), torch.Tensor) or hasattr(beside(workload.config), "step")
+        alone = isinstance(batch.opened(inputs), torch.Tensor) or hasattr(find_own_module(workload.config), "step")
         hint = "" if alone else ": for a model of several inputs write a function step(model, inputs, targets)"
-        raise UserError(f"{words}: {said(error)} ({shapes}{known}){hint}") from error
+        raise UserError(f"{words}: {error_line(error)} ({shapes}{known}){hint}") from error
     finally:
         hook.remove()
 

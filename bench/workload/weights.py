@@ -56,7 +56,7 @@ def read_named(text: str, trust: bool = False) -> tuple[Path, object]:
     if not key:
         return path, content
     if not isinstance(content, dict) or key not in content:
-        keys = listed([str(name) for name in content]) if isinstance(content, dict) else "none"
+        keys = first_names([str(name) for name in content]) if isinstance(content, dict) else "none"
         raise UserError(f"{path} has no entry {key} (its keys: {keys})")
     return path, content[key]
 
@@ -115,13 +115,13 @@ def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
     if not isinstance(content, dict):
         raise UserError(f"{path} contains a {type(content).__name__}, not weights: save the model's state dict")
     if not all(isinstance(key, str) for key in content):
-        raise UserError(f"{path} contains keys that are not strings ({listed([repr(key) for key in content])}): "
+        raise UserError(f"{path} contains keys that are not strings ({first_names([repr(key) for key in content])}): "
                         "save the model's state dict")  # fmt: skip
     if not content or not all(isinstance(value, torch.Tensor) for value in content.values()):
         if depth < NESTED and (found := places_in(content)):
             return weights_in(content[found[0]], path, depth + 1)
-        raise UserError(f"{path} contains no weights under a known key (its keys: {listed(list(content))}): save the "
-                        "model's state dict")  # fmt: skip
+        raise UserError(f"{path} contains no weights under a known key (its keys: {first_names(list(content))}): save "
+                        "the model's state dict")  # fmt: skip
     for key, value in content.items():
         if value.is_meta or value.layout != torch.strided or value.is_complex() or not value.isfinite().all():
             raise UserError(f"{path}: {key} is not an array of finite real numbers: the training diverged, or the file "
@@ -173,10 +173,10 @@ def load_weights(
     allowed = {key for key in fresh if key in other}
     if new_head and f"{head}.weight" in other:
         allowed |= {f"{head}.weight", f"{head}.bias"} & own.keys()
-    misfits = [f"{key} {[*weights[key].shape]} for {[*own[key].shape]}" for key in other if key not in allowed]
-    faults = {"missing": missing, "unexpected": unexpected, "of another shape": misfits}
+    mismatches = [f"{key} {[*weights[key].shape]} for {[*own[key].shape]}" for key in other if key not in allowed]
+    faults = {"missing": missing, "unexpected": unexpected, "of another shape": mismatches}
     if any(faults.values()):
-        what = "; ".join(f"{name} {listed(keys)}" for name, keys in faults.items() if keys)
+        what = "; ".join(f"{name} {first_names(keys)}" for name, keys in faults.items() if keys)
         raise UserError(f"{path} does not match this model: {what}: use the model it was saved from (MODEL, NORM, "
                         "IMAGE_SIZE)")  # fmt: skip
     for key in [key for key in own if key in allowed]:
@@ -191,6 +191,6 @@ def head_of(model: nn.Module) -> str:
     return ["", *(name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d))][-1]
 
 
-def listed(names: list[str]) -> str:
+def first_names(names: list[str]) -> str:
     more = f", … ({len(names)} in all)" if len(names) > NAMED else ""
     return (", ".join(names[:NAMED]) or "none") + more

@@ -31,7 +31,7 @@ def blank(sample, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def solved(sample, blank) -> str:
-    return grade.solved(sample, blank)
+    return grade.fill_in_solutions(sample, blank)
 
 
 def edited(notebook: str, **sources: str | None) -> str:

@@ -87,7 +87,7 @@ def live(writing: Connection, variables: dict[str, str], function: Callable, arg
     try:
         start.join(engine)
         said = cloudpickle.dumps((None, function(*arguments)))
-        start.leave(engine)
+        start.destroy_group(engine)
     except BaseException as error:
         said = pickle.dumps((f"{type(error).__name__}: {error}", None))
     writing.send_bytes(said)  # ``send`` would leave a tensor in memory that ends with this process

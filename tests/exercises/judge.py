@@ -171,6 +171,6 @@ def errors_of(part: list, module: types.ModuleType, sources: dict[str, str], ran
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGALRM, cells.late)
+    signal.signal(signal.SIGALRM, cells.raise_timeout)
     judge(*map(Path, sys.argv[1:5]), int(sys.argv[5]))
     os._exit(0)

@@ -71,7 +71,7 @@ def test_answers_are_kept_and_everything_else_is_the_original(blank, tmp_path):
     for cell, metadata in zip(notebook["cells"], strange, strict=False):
         cell["metadata"] = metadata
     for there in (changed, json.dumps(notebook)):
-        merged = cells(grade.merged(blank, handed_in(tmp_path, there)))
+        merged = cells(grade.merge_answers(blank, handed_in(tmp_path, there)))
         assert merged == cells(blank) | {"s00-task1-answer": "mine = 1"}
 
 
@@ -80,7 +80,7 @@ def test_cells_that_were_added_stay_where_they_are(blank, tmp_path):
     own = {"cell_type": "code", "metadata": {"nbgrader": {"grade": True, "points": 99}}, "source": ["x = 1\n", "y = 2"]}
     notebook["cells"].insert([c["id"] for c in notebook["cells"]].index("s00-task2-answer"), own)
     notebook["cells"].insert(0, own | {"id": "a"})
-    merged = json.loads(grade.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
+    merged = json.loads(grade.merge_answers(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
     places = [index for index, cell in enumerate(merged) if cell["source"] == "x = 1\ny = 2"]
     assert [merged[place + 1]["id"] for place in places] == ["s00-start-text", "s00-task2-answer"]
     assert (
@@ -94,13 +94,13 @@ def test_an_answer_without_its_name_is_found_and_one_that_is_there_twice_counts_
     for cell in notebook["cells"]:
         cell["metadata"] = {}
         del cell["id"]
-    merged = json.loads(grade.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
+    merged = json.loads(grade.merge_answers(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in merged if cell["cell_type"] == "code")
     assert "raise NotImplementedError" not in code and "all_reduce" in code
     notebook = json.loads(edited(blank, task1_answer="first = 1"))
     (answer,) = [cell for cell in notebook["cells"] if cell["id"] == "s00-task1-answer"]
     notebook["cells"].append(answer | {"source": "second = 2"})
-    merged = json.loads(grade.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
+    merged = json.loads(grade.merge_answers(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
     assert [c["source"] for c in merged if c["id"] == "s00-task1-answer"] == ["first = 1"]
     assert merged[-1]["source"] == "second = 2" and len({cell["id"] for cell in merged}) == len(merged)
 
@@ -131,13 +131,13 @@ NOTICED = {  # the column `look` of grades.csv -> answers
 
 @pytest.mark.parametrize("what", NOTICED)
 def test_what_is_no_part_of_an_answer_is_noticed(blank, tmp_path, what):
-    assert NOTICED.keys() == grade.NOTICED.keys() and grade.noticed(blank) == []
+    assert NOTICED.keys() == grade.NOTICED.keys() and grade.find_suspicious(blank) == []
     for code in NOTICED[what]:
         answered = edited(blank, task2_answer=code)
         notebook = json.loads(blank)
         notebook["cells"].append({"cell_type": "code", "metadata": {}, "source": code})
         for changed in (answered, json.dumps(notebook)):
-            assert grade.noticed(grade.merged(blank, handed_in(tmp_path, changed))) == [what], code
+            assert grade.find_suspicious(grade.merge_answers(blank, handed_in(tmp_path, changed))) == [what], code
 
 
 HONEST = [
@@ -158,4 +158,4 @@ def test_nothing_is_noticed_in_answers_that_are_given_in_earnest(blank):
         cells = [cell for cell in text.read(path).notebook.cells if cell.metadata.nbgrader.solution]
         sources += [cell.source for cell in cells]
     for source in sources:
-        assert grade.noticed(edited(blank, task2_answer=source)) == [], source
+        assert grade.find_suspicious(edited(blank, task2_answer=source)) == [], source

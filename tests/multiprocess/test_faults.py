@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from bench.cli.actions import doctor
-from bench.cli.actions.run_output import copy_what_is_there
+from bench.cli.actions.run_output import copy_partial_results
 from bench.config.options import RunConfig
 from bench.launch import supervise
 from bench.launch.node import Node, Placement
@@ -134,7 +134,7 @@ def test_a_copy_that_fails_after_a_failure_hides_nothing(tmp_path, capsys, faile
     if folder:
         folder.mkdir()
         (folder / "record.json").write_text("{}")
-    copy_what_is_there(RunConfig(epochs=1, copy_to="file:///proc/nowhere"), folder)
+    copy_partial_results(RunConfig(epochs=1, copy_to="file:///proc/nowhere"), folder)
     said = capsys.readouterr()
     assert said.out == "" and ("file:///proc/nowhere" in said.err) == bool(failed)
 

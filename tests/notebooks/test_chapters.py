@@ -92,7 +92,7 @@ def test_formulas_can_be_drawn_without_a_script_from_elsewhere(path):
 @each_chapter
 def test_the_notebook_is_the_text_with_what_its_code_gave_at_full_size(path):
     text, remedy = path.with_suffix(".ipynb").read_text(), f"make notebooks PAIR=1 NAME={path.name[:2]}"
-    assert text == chapters.written(chapters.paired(path)), remedy
+    assert text == chapters.written(chapters.notebook_to_commit(path)), remedy
     notebook = json.loads(text)
     made = notebook["metadata"].get("course")
     assert made, f"its code is newer than its outputs: make notebooks OUTPUTS=1 NAME={path.name[:2]}"

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from bench.course import chapters
-from bench.course.chapters import few_colours
+from bench.course.chapters import reduce_colours
 from bench.errors import RunFailed
 from bench.files import PROJECT
 from tests.runs import ROOT, refuses, wait_for
@@ -103,22 +103,22 @@ def test_outputs_stay_in_the_committed_notebook_while_the_code_stays(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     path = text_of(tmp_path, "a = 1", "b = 2")
-    assert chapters.to_show(path, to=out) is None
+    assert chapters.find_with_outputs(path, to=out) is None
     chapters.show_outputs(path, executed(path, out, f"in {PROJECT}/bench/cli.py\n", "two\n"))
 
     path.write_text(path.read_text() + "\nOther words.\n")
-    chapters.pair([path])
+    chapters.write_notebooks([path])
     shown = json.loads(path.with_suffix(".ipynb").read_text())
     first, second = [cell for cell in shown["cells"] if cell["cell_type"] == "code"]
     assert first["outputs"][0]["text"] == ["in bench/cli.py\n"] and second["outputs"][0]["text"] == ["two\n"]
     assert "Other words." in shown["cells"][-1]["source"] and shown["metadata"]["course"]["where"] == "a machine"
-    assert chapters.to_show(path, to=out) == path.with_suffix(".ipynb")
+    assert chapters.find_with_outputs(path, to=out) == path.with_suffix(".ipynb")
 
     path.write_text(path.read_text().replace("b = 2", "b = 3"))
-    chapters.pair([path])
+    chapters.write_notebooks([path])
     shown = json.loads(path.with_suffix(".ipynb").read_text())
     assert "course" not in shown["metadata"] and not any(cell.get("outputs") for cell in shown["cells"])
-    assert chapters.to_show(path, to=out) is None
+    assert chapters.find_with_outputs(path, to=out) is None
 
 
 def test_a_committed_picture_is_the_same_in_fewer_bytes():
@@ -126,7 +126,7 @@ def test_a_committed_picture_is_the_same_in_fewer_bytes():
     many = np.stack([shades, shades.T.reshape(200, 300), shades[::-1]], axis=-1).astype("uint8")
     file = io.BytesIO()
     Image.fromarray(many).save(file, "PNG")
-    small = base64.b64decode(few_colours(base64.b64encode(file.getvalue()).decode()))
+    small = base64.b64decode(reduce_colours(base64.b64encode(file.getvalue()).decode()))
     back = np.asarray(Image.open(io.BytesIO(small)).convert("RGB")).astype(int)
     assert len(small) < len(file.getvalue()) / 2
     assert back.shape == many.shape and np.abs(back - many).mean() < 32

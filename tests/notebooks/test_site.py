@@ -140,7 +140,7 @@ def test_formulas_are_pictures_and_no_solution_is_published(made):
 
 def test_links_and_pictures_of_the_real_texts_lead_to_pages(tmp_path, monkeypatch):
     """What Sphinx, for which the whole course takes too long here, would find fault with."""
-    monkeypatch.setattr(chapters, "shown", lambda path, *_: path.with_suffix(".ipynb"))
+    monkeypatch.setattr(chapters, "find_or_execute", lambda path, *_: path.with_suffix(".ipynb"))
     monkeypatch.setattr(site, "render", lambda *_: None)
     site.build(to=tmp_path / "site")
     pages = [path for path in (tmp_path / "site-source").rglob("*") if path.suffix == ".md"]

@@ -76,7 +76,7 @@ def made(tmp_path_factory):
 
 def test_a_slide_per_cell_that_shows_something(made):
     path = made.parent.parent / "03_chapter.md"
-    found = list(slides.slides_of(chapters.paired(path)))
+    found = list(slides.slides_of(chapters.notebook_to_commit(path)))
     assert [slide.title for slide in found] == ["3. A chapter", "A prediction", "A section", "A section", "Summary"]
     first, _, double, picture, summary = found
     assert "chapter 2" in first.text and "href" not in first.text and '<img class="formula inline"' in first.text

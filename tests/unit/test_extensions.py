@@ -114,7 +114,7 @@ COMMAND = of_study(STUDIES["shards"])
 }
 LINES = {
     "config/modes.py": [
-        ('    "independent": ModeInfo(', '    "sharded": ModeInfo("sharded", Look("#123456"), ("elastic",)),\n'),
+        ('    "independent": ModeInfo(', '    "sharded": ModeInfo("sharded", PlotStyle("#123456"), ("elastic",)),\n'),
     ],
     "config/sections.py": [
         ('"horovodrun")', '"elastic", '),

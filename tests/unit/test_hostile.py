@@ -20,7 +20,7 @@ from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.course.exercises import grade
 from bench.errors import UserError
-from bench.files import written_whole
+from bench.files import atomic_write
 from bench.record.privacy import without_names, without_paths
 from bench.record.read import load
 from bench.record.schema import BadRecord
@@ -251,7 +251,7 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path):
     os.mkfifo(pipe := tmp_path / "pipe")
     (device := tmp_path / "device").symlink_to("/dev/zero")
     for each in (pipe, device, "/dev/null", "/dev/no-device-here"):
-        with pytest.raises(OSError), written_whole(each) as temporary:
+        with pytest.raises(OSError), atomic_write(each) as temporary:
             temporary.touch()
     assert not pipe.is_file() and device.is_symlink() and len(list(tmp_path.iterdir())) == 2
 

@@ -57,7 +57,7 @@ def stale(contents: Iterable[tuple[Path, str]]) -> Iterator[Path]:
     for path, text in contents:
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(exist_ok=True)
-            with files.written_whole(path) as temporary:
+            with files.atomic_write(path) as temporary:
                 temporary.write_text(text)
             yield path
 

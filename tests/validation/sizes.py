@@ -7,7 +7,7 @@ import ast
 import subprocess
 from pathlib import Path
 
-from bench.cli import COMMANDS, every
+from bench.cli import COMMANDS, all_commands
 from bench.config.options import FIELDS
 from bench.files import PROJECT
 
@@ -44,7 +44,7 @@ def main() -> None:
         "lines of Python in tests/, without validation/": lines(tests),
         "test functions": tests_in(tests),
         "commands": len(COMMANDS),
-        "with their parts": len(every()),
+        "with their parts": len(all_commands()),
         "options": sum(not f.metadata["within"] for f in FIELDS.values()),
         "lines of README.md": len((PROJECT / "README.md").read_text().splitlines()),
         "files in results/": len(results),

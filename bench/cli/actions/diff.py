@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bench.analysis import tables
 from bench.analysis.stats import FEWEST_ROUNDS
-from bench.cli.base import needed
+from bench.cli.base import require_argument
 from bench.errors import ExitCode, UserError
 from bench.foreign import result as foreign_result
 from bench.foreign import scaling
@@ -22,7 +22,7 @@ def run(args) -> int:
     strict, bound = bool(args.strict), args.bound
     if strict and bound is None:
         raise UserError("STRICT=1 needs a BOUND, in per cent: BOUND=5")
-    places = {"A": needed("A", args.a), "B": needed("B", args.b)}
+    places = {"A": require_argument("A", args.a), "B": require_argument("B", args.b)}
     foreign, refused = zip(*(find_foreign(Path(place)) for place in places.values()), strict=True)
     for (name, place), found, other in zip(places.items(), foreign, foreign[::-1], strict=True):
         if found and not other and not packed.find_files(place, "record.json"):

@@ -122,12 +122,12 @@ def shared_memory_needed(cores: int, gpus: list) -> float:
 def probe_torch() -> dict | None:
     """torch's version and backends, from a separate process. None if it cannot be imported."""
     try:
-        return ask(TORCH_PROBE, 120)
+        return run_python(TORCH_PROBE, 120)
     except (TimeoutError, ValueError):
         return None
 
 
-def ask(code: str, limit_s: float):
+def run_python(code: str, limit_s: float):
     """The JSON in the last line that this code prints in a fresh Python. Raises ValueError with its last line if it
     fails, and TimeoutError."""
     result = capture([sys.executable, "-c", code], limit_s)
@@ -144,7 +144,7 @@ def peer_problems(gpus: list, torch: dict | None) -> list[str]:
     if torch is None or min(len(gpus), torch["gpus"]) < 2:
         return []
     try:
-        wrong = ask(PEER_PROBE, PEER_LIMIT_S)
+        wrong = run_python(PEER_PROBE, PEER_LIMIT_S)
     except TimeoutError:
         return [f"copying 1 MiB from one GPU to the next did not finish within {PEER_LIMIT_S:g} s: {OVER_PCIE}"]
     except ValueError as error:
@@ -237,8 +237,8 @@ def find_problems(gpus: list, torch: dict | None) -> list[str]:
     problems = []
     if torch is None:
         problems.append("torch cannot be imported: run `make setup`, or `pip install torch torchvision`")
-    elif misfit := why_gpus_unusable(gpus):
-        problems.append(misfit)
+    elif mismatch := why_gpus_unusable(gpus):
+        problems.append(mismatch)
     elif gpus and not torch["gpus"]:
         problems.append("NVML shows GPUs, but torch sees none: python -c 'import torch; torch.cuda.init()' shows why")
     if why := why_not_meant():

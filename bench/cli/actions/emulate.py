@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.cli.base import needed
+from bench.cli.base import require_argument
 from bench.cluster.make import run as run_in
 from bench.cluster.plan import CLUSTER, DESCRIPTION, Cluster, read_link, read_nodes
 from bench.config.command_line import from_arguments, given_options
@@ -35,7 +35,7 @@ STEPS = {"warmup_steps": 2, "timed_steps": 10}  # DDP finds its buckets in the f
 def run(args) -> int:
     """Check the options before anything starts; then make the cluster, or use the current one."""
     dilate = args.dilate or 1.0
-    profile = profiles.profile_of(profiles.record_at(needed("COMPUTE", args.compute)), args.compute)
+    profile = profiles.profile_of(profiles.record_at(require_argument("COMPUTE", args.compute)), args.compute)
     asked = check(args)
     if CLUSTER in os.environ:
         if args.nodes or args.link:

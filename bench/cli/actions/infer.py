@@ -8,12 +8,12 @@ from pathlib import Path
 
 from bench import files, spreadsheet
 from bench.analysis import tables
-from bench.cli.base import needed, require_writable
+from bench.cli.base import require_argument, require_writable
 from bench.config import own
 from bench.config.command_line import from_arguments
 from bench.config.data_sets import data_kind
 from bench.errors import UserError, printable
-from bench.launch.devices import choose_device, remarks
+from bench.launch.devices import choose_device, device_notes
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.tasks.inference.rank import Plan
@@ -25,7 +25,7 @@ FORMS = (".csv", ".parquet")
 
 def run(args) -> int:
     """Classify; the table is the last line."""
-    folder, named = Path(needed("FOLDER", args.folder)).expanduser(), needed("RESUME", args.resume)
+    folder, named = Path(require_argument("FOLDER", args.folder)).expanduser(), require_argument("RESUME", args.resume)
     to = Path(args.out or "predictions.csv")
     if to.suffix not in FORMS:
         raise UserError(f"OUT={to}: name a file that ends with {' or '.join(FORMS)}")
@@ -39,7 +39,7 @@ def run(args) -> int:
     images = len(images_below(folder))
     plan, known = plan_of(folder, named, args.classes, asked.model)
     console = tables.terminal()
-    tables.print_lines(console, remarks(asked))
+    tables.print_lines(console, device_notes(asked))
     batch = asked.per_device_batch or BATCH[choose_device(asked)]
     mode = "ddp" if asked.num_devices > 1 else "single"
     config = dataclasses.replace(
@@ -49,7 +49,7 @@ def run(args) -> int:
     began = time.perf_counter()
     with LiveProgress(config := resolve_here(config), console, "predict") as watch:
         table = launch(config, watch)
-    seconds, bad = time.perf_counter() - began, bring(table, to)
+    seconds, bad = time.perf_counter() - began, move_results(table, to)
     console.print(f"{images} images by {asked.num_devices} × {config.device}, {config.model} in {config.precision}: "
                   f"{seconds:.1f} s including the start of the processes")  # fmt: skip
     if bad:
@@ -99,7 +99,7 @@ def class_names(file: str | None, state: dict, data: str, count: int) -> list[st
     """The names of the classes; empty if unknown. Raises UserError for a file that cannot be read."""
     if file:
         try:
-            text = files.read_plain(Path(file).expanduser()).decode()
+            text = files.read_regular_file(Path(file).expanduser()).decode()
             return [line.strip() for line in text.splitlines() if line]
         except (OSError, ValueError) as error:
             raise UserError(f"CLASSES={file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
@@ -113,7 +113,7 @@ def class_names(file: str | None, state: dict, data: str, count: int) -> list[st
     return []
 
 
-def bring(table: Path, to: Path) -> list[str]:
+def move_results(table: Path, to: Path) -> list[str]:
     """Move the table to OUT, and remove the run's files; returns the names of unreadable images."""
     from bench.report.export import save, to_parquet
 

@@ -21,7 +21,7 @@ from bench.config.fields import variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig
 from bench.config.resolve import tuned_options
-from bench.config.sections import Besides
+from bench.config.sections import Extras
 from bench.errors import BenchError, UserError, printable
 from bench.launch import joining, machine
 from bench.launch.command import hang_variables
@@ -46,19 +46,19 @@ def join(args, seat: Seat) -> int:
     if (iface := os.environ.get("BENCH_IFACE")) and seat.engine == "torchrun":
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, iface)
-    asked = asked_of(args, seat)
+    asked = read_options(args, seat)
     given = machine.device(asked, seat.local_world_size)
     prepare_engine(asked, seat, given["device"])
-    meeting = joining.meet(seat, asked.timeout)
+    meeting = joining.open_store(seat, asked.timeout)
     try:
-        config = joining.agree(meeting, asked, given)
+        config = joining.resolve_on_all_ranks(meeting, asked, given)
         if config.copy_to:
             remote.Remote(config.copy_to, config.timeout)  # report a wrong address before the training, not after
         run_dir, shared = joining.share_folder(meeting, config)
         if seat.rank == 0:
-            say_what_runs(config, seat, asked)
+            announce_run(config, seat, asked)
     except BenchError as error:
-        return refused(meeting, error)
+        return report_refusal(meeting, error)
     if seat.engine == "horovodrun":
         os.environ |= horovodrun.trace(config, run_dir)  # on every rank, although only rank 0 writes it
     with JoinedRank(run_dir, meeting, config, shared, started) as rank:
@@ -73,7 +73,7 @@ def place_of(seat: Seat) -> dict[str, str]:
     return {node.NUMBER: str(seat.node_rank), **({} if node.NAME in os.environ else {node.NAME: node.name()})}
 
 
-def asked_of(args, seat: Seat) -> RunConfig:
+def read_options(args, seat: Seat) -> RunConfig:
     """The options of this process, on one device per process. Raises UserError if an option contradicts the external
     launcher."""
     by = f"{seat.launcher} has started {seat.world_size} processes ({LAUNCHERS[seat.launcher].size})"
@@ -106,7 +106,7 @@ def prepare_engine(asked: RunConfig, seat: Seat, device: str) -> None:
     config = dataclasses.replace(asked, device=device)
     os.environ |= hang_variables(config)
     if seat.engine == "horovodrun":
-        if why := horovodrun.missing() or horovodrun.lacking(config):
+        if why := horovodrun.missing() or horovodrun.unavailable_reason(config):
             raise UserError(f"MODE=horovod {why}")
         if device == "cuda":
             find_driver()
@@ -131,7 +131,7 @@ def find_driver() -> None:
     os.rmdir(folder)
 
 
-def say_what_runs(config: RunConfig, seat: Seat, asked: Besides) -> None:
+def announce_run(config: RunConfig, seat: Seat, asked: Extras) -> None:
     console = tables.terminal()
     announce(console, config, f"joined to {seat.launcher}")
     if asked.baselines or (asked.baselines is None and config.device == "cpu" and not config.epochs):
@@ -141,7 +141,7 @@ def say_what_runs(config: RunConfig, seat: Seat, asked: Besides) -> None:
     sys.stdout.flush()
 
 
-def refused(meeting: joining.Meeting, error: BenchError) -> int:
+def report_refusal(meeting: joining.RankStore, error: BenchError) -> int:
     """Nothing has run: rank 0 prints why, or the others if it cannot. Returns the exit code."""
     if not meeting.failures():
         user_error = isinstance(error, UserError)
@@ -149,6 +149,6 @@ def refused(meeting: joining.Meeting, error: BenchError) -> int:
     if meeting.seat.rank == 0 or not wait_for_rank0(meeting):
         print(f"bench: {printable(str(error))}", file=sys.stderr, flush=True)
     if meeting.seat.rank == 0:
-        meeting.tell("said", True)
+        meeting.write("said", True)
         time.sleep(LOOK_S)  # the store may be in this process
     return error.exit_code

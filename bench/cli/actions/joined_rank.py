@@ -36,23 +36,23 @@ class JoinedRank(Rank):
         )  # a rank's output goes to its log
         return self.live.__enter__()
 
-    def speak(self) -> None:
+    def restore_output(self) -> None:
         if self.live:
             self.live.__exit__()
-        super().speak()
+        super().restore_output()
 
-    def end_of_another(self, phase: str, code: int) -> int:
+    def end_other_rank(self, phase: str, code: int) -> int:
         """A rank other than 0: its log goes to rank 0; its other files go to COPY_TO, or stay and are named."""
         if phase == "done":
             left = {"log": None if self.shared else tail(self.log, LOG_BYTES)}
             said = "" if self.shared else self.return_files()
-            self.meeting.tell("done", left)
+            self.meeting.write("done", left)
         else:
             said = "" if self.shared else self.return_files()
             unheard = self.failed is None or "unheard" in self.failed or not wait_for_rank0(self.meeting)
             said += f"bench: rank {self.rank}: {printable(self.failed['message'])}\n" if self.failed and unheard else ""
         if said:
-            self.speak()
+            self.restore_output()
             sys.stderr.write(said)
         return code
 
@@ -60,7 +60,7 @@ class JoinedRank(Rank):
         """Copy this rank's own folder to COPY_TO, or keep it and name it in a line; remove it if it has only the
         log."""
         self.log.unlink(missing_ok=True)  # rank 0 has it
-        launcher.tidy(self.run_dir, [])
+        launcher.clean_up(self.run_dir, [])
         if not any(self.run_dir.rglob("*")):
             shutil.rmtree(self.run_dir.parent, ignore_errors=True)
             return ""
@@ -74,29 +74,29 @@ class JoinedRank(Rank):
                 return f"bench: not copied: {why}; the files of rank {self.rank} are in {self.run_dir}\n"
         return f"the files of rank {self.rank} are on {node.name()} in {self.run_dir}\n"
 
-    def end_of_rank0(self, phase: str, code: int) -> int:
+    def end_rank0(self, phase: str, code: int) -> int:
         """Rank 0: collect the others' logs, write the record of a failed run, print the output."""
         if phase == "done":
             others = list(range(1, self.seat.world_size))
-            for rank, left in zip(others, self.meeting.all("done", others, self.config.timeout), strict=True):
+            for rank, left in zip(others, self.meeting.read_all("done", others, self.config.timeout), strict=True):
                 self.keep_log(rank, left["log"])
-            launcher.tidy(self.run_dir, [])
-            self.speak()
+            launcher.clean_up(self.run_dir, [])
+            self.restore_output()
             finish(tables.terminal(), self.config, self.run_dir / "record.json", [])
             return 0
         done = (self.run_dir / "record.json").exists()
-        hurried = self.machine is not None and self.failed is not None and self.failed["kind"] == "terminated"
-        if hurried and not done:
+        interrupted = self.machine is not None and self.failed is not None and self.failed["kind"] == "terminated"
+        if interrupted and not done:
             self.leave_record(self.ended_by_launcher())  # in case there is no time to find out more
-        error = self.cause(HURRY_S if hurried else QUIET_S)
-        launcher.tidy(self.run_dir, [])
-        self.speak()
+        error = self.cause(HURRY_S if interrupted else QUIET_S)
+        launcher.clean_up(self.run_dir, [])
+        self.restore_output()
         if isinstance(error, UserError) and not error.failure:
             shutil.rmtree(self.run_dir, ignore_errors=True)  # nothing had begun
         elif not done:
             self.leave_record(error)
         print(f"bench: {printable(str(error))}", file=sys.stderr, flush=True)
-        self.meeting.tell("said", True)
+        self.meeting.write("said", True)
         time.sleep(LOOK_S)  # the store may be in this process: let the others read it
         return error.exit_code
 
@@ -104,12 +104,12 @@ class JoinedRank(Rank):
         launcher.fail(self.run_dir, self.config, self.started, error.failure, machine=self.machine)
 
 
-def wait_for_rank0(meeting: joining.Meeting) -> bool:
+def wait_for_rank0(meeting: joining.RankStore) -> bool:
     """Whether rank 0 has printed, within the time that it needs, how the run ended."""
     try:
         deadline = time.monotonic() + QUIET_S + GRACE_S
         while time.monotonic() < deadline:
-            if meeting.told("said", [0]):
+            if meeting.read_available("said", [0]):
                 return True
             time.sleep(joining.TICK_S)
     except RuntimeError:  # it is gone

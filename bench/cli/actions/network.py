@@ -8,7 +8,7 @@ from bench.cli.base import warn
 from bench.config.command_line import from_arguments
 from bench.config.options import RunConfig
 from bench.errors import ExitCode, RunFailed, UserError
-from bench.launch.devices import choose_device, remarks
+from bench.launch.devices import choose_device, device_notes
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.measure import node
@@ -27,7 +27,7 @@ def run(args) -> int:
     console, asked = tables.terminal(), check(from_arguments(args))
     sizes = plans.parse_sizes(args.sizes or plans.SIZES)
     rounds, budget_s = args.repeats or ROUNDS, 60 * (args.max_minutes or MINUTES)
-    tables.print_lines(console, remarks(asked))
+    tables.print_lines(console, device_notes(asked))
     configs = chosen(console, asked, args.backends)
     suite, label = new_suite("network"), node.network()
     folder = Path(asked.out) / suite

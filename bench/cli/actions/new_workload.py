@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from bench.cli.base import needed
+from bench.cli.base import require_argument
 from bench.config.fields import is_unicode
 from bench.errors import UserError, printable
 
@@ -12,7 +12,7 @@ TEMPLATE = Path(__file__).parents[2] / "workload" / "own" / "template.py"
 
 def run(args) -> int:
     """Write the file, never replacing one; the command that runs it is the last line."""
-    path = Path(needed("FILE", args.file)).expanduser()
+    path = Path(require_argument("FILE", args.file)).expanduser()
     if path.suffix != ".py" or not is_unicode(str(path)):
         raise UserError(f"FILE={path}: name a Python file, such as mine.py, in UTF-8")
     try:

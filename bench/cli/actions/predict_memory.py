@@ -44,21 +44,21 @@ def run(args) -> int:
     modes = modes_of(args.modes) if args.modes else [*COMPARED, *UPPER_BOUNDS]
     modes = [asked.mode] if args.mode is not None else modes
     configs = planned(asked, modes, args.memory_gib)
-    columns, batches, moments, misfits, said = [], [], [], [], []
+    columns, batches, moments, mismatches, said = [], [], [], [], []
     for config in configs:
-        limit, told = memory_limit(config, args.memory_gib)
-        said.append(f"largest BATCH: {workload_of(config).batched} per device that {told}, at most the data set")
+        limit, limit_text = memory_limit(config, args.memory_gib)
+        said.append(f"largest BATCH: {workload_of(config).batched} per device that {limit_text}, at most the data set")
         outputs, note = count_outputs(config)
-        besides, assumed = process_overhead(config)
+        overhead, assumed = process_overhead(config)
         said += [note, assumed]
         devices = of_devices(config, outputs)
-        most = largest(config, outputs, int(limit - besides * GIB))
+        most = largest(config, outputs, int(limit - overhead * GIB))
         if config.per_device_batch > most:
-            misfits.append(f"MODE={config.mode} {f'BATCH={most} at most' if most else 'not even BATCH=1'} in "
+            mismatches.append(f"MODE={config.mode} {f'BATCH={most} at most' if most else 'not even BATCH=1'} in "
                            f"{limit / GIB:.1f} GiB")  # fmt: skip
         name = CONTEXT if config.device == "cuda" else PROGRAM
         for label, device in distinct_devices(config, devices):
-            columns.append((f"{config.mode}\n{label}", in_gib(device) | {name: besides}))
+            columns.append((f"{config.mode}\n{label}", in_gib(device) | {name: overhead}))
             batches.append(str(most))
             moments.append(device.moment)
         if MODES[config.mode].one_process and len(devices) > 1:
@@ -70,10 +70,10 @@ def run(args) -> int:
     notes = [ASSUMED_DATA if asked != typed and config.device == "cpu" else "", *said, *NOT_IN_IT[config.device]]
     for note in dict.fromkeys(filter(None, notes)):
         console.print(f"note: {note}")
-    if misfits:
+    if mismatches:
         batch = config.per_device_batch
         hint = "; MEMORY_GIB=16 predicts for GPUs of 16 GiB" if here and config.device == "cpu" else ""
-        console.print(f"BATCH={batch} does not fit: {'; '.join(misfits)}{hint}")
+        console.print(f"BATCH={batch} does not fit: {'; '.join(mismatches)}{hint}")
         return ExitCode.FOUND
     return ExitCode.DONE
 
@@ -179,8 +179,8 @@ def largest(config: RunConfig, outputs: int, limit: int) -> int:
 
 
 def process_overhead(config: RunConfig) -> tuple[float, str]:
-    """GiB of a process besides its tensors, and the source: records of this kind of GPU, or an assumption; on a CPU
-    this process, which has only Python and torch in memory."""
+    """GiB of a process in addition to its tensors, and the source: records of this kind of GPU, or an assumption; on
+    a CPU this process, which has only Python and torch in memory."""
     if config.device == "cpu":
         return initial_process_bytes() / GIB, f"{PROGRAM}: measured on this process, which has loaded both"
     names = {gpu.name for gpu in usable_gpus(config)} if config.device == "cuda" else set()
@@ -214,7 +214,7 @@ def records_of(out: str) -> list[Record]:
 
 
 def context_of(record: Record) -> float | None:
-    """GiB that a process had on its fullest GPU besides torch's allocator; None if unknown."""
+    """GiB that a process had on its fullest GPU outside torch's allocator; None if unknown."""
     told = [d["nvml_process"] - d["torch_reserved"] for d in record.peak_memory
             if d.get("nvml_process") is not None and d.get("torch_reserved") is not None]  # fmt: skip
     return max(told, default=None)
@@ -226,10 +226,10 @@ def load_own_sizes(config: RunConfig) -> tuple[int, int]:
     import torch
 
     from bench.workload import load_workload
-    from bench.workload.own import Alone
+    from bench.workload.own import OneProcess
 
     workload = load_workload(dataclasses.replace(config, evaluate=False), torch.device("cpu"))
-    train_set, _ = workload.load(Alone(), lambda sentence: None)
+    train_set, _ = workload.load(OneProcess(), lambda sentence: None)
     return workload.num_outputs, len(train_set)
 
 

@@ -135,8 +135,8 @@ def batches_of(programs: dict[str, RunConfig]) -> dict:
         try:
             limit, told = memory.memory_limit(config, None)
             outputs, assumed = memory.count_outputs(config)
-            besides, context = memory.process_overhead(config)
-            batches[label] = memory.largest(config, outputs, int(limit - besides * memory.GIB))
+            overhead, context = memory.process_overhead(config)
+            batches[label] = memory.largest(config, outputs, int(limit - overhead * memory.GIB))
         except UserError as error:
             return {"batches_said": (str(error),)}
         said += [f"largest: {told}, at most the data set", assumed, context]

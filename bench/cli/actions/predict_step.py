@@ -5,10 +5,10 @@ import dataclasses
 from pathlib import Path
 
 from bench.analysis import drawing, tables
-from bench.cli.base import needed
+from bench.cli.base import require_argument
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
-from bench.config.flags import whole
+from bench.config.flags import parse_integer
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, RunConfig
 from bench.errors import UserError
@@ -46,13 +46,13 @@ def run(args) -> int:
 
 def asked_of(args) -> Asked:
     """The inputs of a forecast. Raises UserError."""
-    record = profiles.record_at(needed("RECORD", args.record))
+    record = profiles.record_at(require_argument("RECORD", args.record))
     profile = profiles.profile_of(record, args.record)
     return Asked(record, profile, link_of(args, profile), {mode: config_of(args, mode) for mode in modes_of(args)})
 
 
 def forecasts(args, asked: Asked) -> list[result.Forecast]:
-    counts = [whole("DEVICES", text.strip(), 1) for text in (args.devices or DEVICES).split(",")]
+    counts = [parse_integer("DEVICES", text.strip(), 1) for text in (args.devices or DEVICES).split(",")]
     if max(counts) > MOST_DEVICES:
         raise UserError(f"DEVICES={max(counts)}: at most {MOST_DEVICES}")
     return [result.forecast(asked.profile, config, ranks, asked.link)

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from bench.analysis import tables
 from bench.cli.actions import joined
-from bench.cli.actions.run_output import announce, copy_what_is_there, finish
+from bench.cli.actions.run_output import announce, copy_partial_results, finish
 from bench.config.command_line import from_arguments, given_options
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
 from bench.errors import RunFailed
-from bench.launch.devices import remarks, unused_gpus
+from bench.launch.devices import device_notes, unused_gpus
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.launch.seat import seat_of
@@ -32,7 +32,7 @@ def run(args) -> int:
         return joined.join(args, seat)
     asked, console = from_arguments(args), tables.terminal()
     config = resolve_here(asked)
-    tables.print_lines(console, remarks(asked))
+    tables.print_lines(console, device_notes(asked))
     announce(console, config)
     if "num_devices" not in given_options(args) and (more := unused_gpus(config)):
         console.print(more)
@@ -46,7 +46,7 @@ def run(args) -> int:
             programs = (baselines(config, out) if config.num_devices > 1 else []) + plain(asked, config, out)
             others = run_baselines(console, programs, config.num_devices, time.monotonic() - began)
     except Exception as error:
-        copy_what_is_there(config, path.parent if path else getattr(error, "run_dir", None))
+        copy_partial_results(config, path.parent if path else getattr(error, "run_dir", None))
         raise
     return finish(console, config, path, others)
 

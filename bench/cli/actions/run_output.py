@@ -67,7 +67,7 @@ def finish(console: Console, config: RunConfig, path: Path, others: list[Record]
         if config.watch:
             print_findings(load(path))
     except Exception:
-        copy_what_is_there(config, path.parent)
+        copy_partial_results(config, path.parent)
         raise
     try:
         if config.copy_to:
@@ -77,7 +77,7 @@ def finish(console: Console, config: RunConfig, path: Path, others: list[Record]
     return 0
 
 
-def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
+def copy_partial_results(config: RunConfig, run_dir: Path | None) -> None:
     """After a failure: copy the run's files to COPY_TO. If that fails too, print why and raise nothing."""
     if config.copy_to and run_dir:
         try:

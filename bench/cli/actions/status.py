@@ -44,7 +44,7 @@ def run(args) -> int:
 def units_of(path: Path) -> str:
     """The units of a run, from its config. Raises UserError for a file that is not one."""
     try:
-        return workload_of(unchecked(json.loads(files.read_plain(path).decode()))).units
+        return workload_of(unchecked(json.loads(files.read_regular_file(path).decode()))).units
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise UserError(f"{path} is not the config of a run ({why}): name the folder of a run") from None

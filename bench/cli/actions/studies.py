@@ -57,7 +57,7 @@ def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
         said = words.sequence(list(LOOKS), flags.minutes)
     if repeats_of(plan, rounds):
         said += f"; up to {repeats_of(plan, rounds)} disturbed rounds are repeated"
-    console.print(f"{plan.study.name}: {len(plan.programs)} programs, {said}")
+    console.print(f"{plan.study.name}: {len(plan.programs)} configurations, {said}")
 
     def after_round(done: int, records) -> bool:
         if flags.strict and done == 1:
@@ -121,5 +121,5 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
         console.print(f"not counted: {record.run_id}, from a repeated or incomplete round")
     for line in [*oom_notes(suite.failed, suite.records), *cautions(suite.records)]:
         tables.print_named(console, "warning", line)
-    for line in [*study.answer(result), *(f"{name}: {text}" for name, text in study.said(suite))]:
+    for line in [*study.answer(result), *(f"{name}: {text}" for name, text in study.explanations(suite))]:
         console.print(line, style="dim" if grey else None)

@@ -52,7 +52,7 @@ What batch norm does in each mode (facts, not failures):
 - single normalises with the statistics of the whole batch; modes on several devices normalise with those of one
   device's part. So their first step differs from single's, and agrees among them up to rounding.
 - batch norm amplifies rounding quickly: the control (single against single with one thread) differs only in the order
-  of its sums. A difference of the control's size is no evidence against a mode.
+  of its sums. A difference as large as the control's is not evidence against a mode.
 - running statistics: """
 
 
@@ -125,7 +125,7 @@ def why_no_adasum(config: RunConfig) -> str:
     """Why a config is not run with Adasum; "" where it is."""
     if config.hosts or config.device != "cpu" or config.num_devices & (config.num_devices - 1):
         return "it combines the ranks of one machine in pairs"
-    return mpirun.lacking(config)
+    return mpirun.unavailable_reason(config)
 
 
 def compare(

@@ -9,13 +9,13 @@ import itertools
 from bench.analysis import style
 
 LOOKS = {
-    "weights": style.Look(style.BLUE),
-    "gradients": style.Look(style.ORANGE, "///"),
-    "optimizer state": style.Look(style.GREEN, "..."),
-    "buckets": style.Look(style.PURPLE, "xxx"),
-    "images": style.Look(style.YELLOW, "---"),
-    "activations": style.Look(style.SKY),
-    "outputs": style.Look(style.VERMILION, "+++"),
+    "weights": style.PlotStyle(style.BLUE),
+    "gradients": style.PlotStyle(style.ORANGE, "///"),
+    "optimizer state": style.PlotStyle(style.GREEN, "..."),
+    "buckets": style.PlotStyle(style.PURPLE, "xxx"),
+    "images": style.PlotStyle(style.YELLOW, "---"),
+    "activations": style.PlotStyle(style.SKY),
+    "outputs": style.PlotStyle(style.VERMILION, "+++"),
 }
 MIB = 2**20
 EQUAL_DEVICES = {"dp": False, "ddp": True}  # whether all devices hold everything, or device 0 what exists once
@@ -92,8 +92,8 @@ def device_memory(
     note = (
         f"Computed from the model's sizes, not measured: {setting}, fp32, "
         f"{numbers.get(state_per_weight, f'{state_per_weight} numbers of optimizer state per weight')}. "
-        "What one step needs, not all of it at one moment. A real device holds the libraries' and the allocator's "
-        "memory besides."
+        "The sum over one step; not all of it is in use at the same time. A real device also holds the memory of "
+        "the libraries and the allocator."
     )
     height = 0.42 * len(bars) + 1.1
     figure, axes, _ = paper(height, "What is in which device's memory", note)

@@ -23,14 +23,14 @@ GRACE_S = 5.0  # after the signal, before a process that ignores it is ended
 NOT_PYTHON = re.compile(r"^\s*[%!?]")
 
 
-class Late(BaseException):
+class CellTimeout(BaseException):
     """A cell is late. Not an Exception, so that an answer that catches everything does not catch it."""
 
 
 def main() -> None:
     results, limit_s, notebooks = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
     os.environ.setdefault("MPLBACKEND", "agg")
-    signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGALRM, raise_timeout)
     sys.path.insert(0, "")
     with open(results, "w", buffering=1) as file:
         for number, notebook in enumerate(notebooks):
@@ -62,7 +62,7 @@ def run(source: str, name: str, module: types.ModuleType, limit_s: float) -> tup
         signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
             exec(compile(source, filename, "exec"), module.__dict__)
-        except Late:
+        except CellTimeout:
             error = f"not back within {limit_s:g} s: a loop without an end, or a collective that not all ranks enter"
         except BaseException as raised:  # SystemExit, too
             frames = [f for f in traceback.extract_tb(raised.__traceback__) if f.filename.startswith("<s")]  # of cells
@@ -77,8 +77,8 @@ def display(*values) -> None:
     print(*map(repr, values), sep="\n")
 
 
-def late(*_) -> None:
-    raise Late
+def raise_timeout(*_) -> None:
+    raise CellTimeout
 
 
 @contextlib.contextmanager

@@ -115,8 +115,8 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
         try:
             if isinstance(cells, Unreadable):
                 raise cells
-            notebook = merged(course.releases[one.name], cells)
-            grade = grade_text(course, problem_sets[one.name], notebook, cell_limit_s, tuple(noticed(notebook)))
+            notebook = merge_answers(course.releases[one.name], cells)
+            grade = grade_text(course, problem_sets[one.name], notebook, cell_limit_s, tuple(find_suspicious(notebook)))
         except Exception as error:  # one notebook's failure must not cost others
             known = isinstance(error, NotGraded | Unreadable)
             grade = zero(problem_sets[one.name], one, str(error) if known else f"{type(error).__name__}: {error}")
@@ -243,7 +243,7 @@ def cells_of(path: Path) -> list[dict]:
         raise Unreadable(f"it is not a notebook: {type(error).__name__}") from None
 
 
-def merged(release: str, handed_in: list[dict]) -> str:
+def merge_answers(release: str, handed_in: list[dict]) -> str:
     """The students' copy of a set (release) with a student's answers and added cells, as text.
 
     Other cells that the student has changed or deleted are the original ones. An added cell stays behind its
@@ -272,7 +272,7 @@ def merged(release: str, handed_in: list[dict]) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False)
 
 
-def noticed(notebook: str) -> list[str]:
+def find_suspicious(notebook: str) -> list[str]:
     cells = [cell for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
     own = "\n".join("".join(cell["source"]) for cell in cells if is_answer(cell) or not cell["metadata"])
     return [what for what, pattern in NOTICED.items() if re.search(pattern, own, re.MULTILINE)]
@@ -302,20 +302,20 @@ def write_out(to: Path, graded: list[tuple[Submission, Grade]]) -> list[str]:
             by_task.append([one.student, one.name, task.number, f"{grade.tasks[task.number]:g}", f"{task.points:g}"])
     wanted = {to / one.student / f"{one.name}.html": grade.feedback for one, grade in graded}
     wanted |= {to / "grades.csv": spreadsheet.text(rows), to / "tasks.csv": spreadsheet.text(by_task)}
-    changed = [path for path, content in wanted.items() if not holds(path, content)]
+    changed = [path for path, content in wanted.items() if not has_content(path, content)]
     for path in changed:
-        put(path, wanted[path])
+        replace_file(path, wanted[path])
     return [str(path) for path in changed]
 
 
-def holds(path: Path, content: str) -> bool:
+def has_content(path: Path, content: str) -> bool:
     try:
-        return not path.parent.is_symlink() and files.read_plain(path, links=False) == content.encode()
+        return not path.parent.is_symlink() and files.read_regular_file(path, links=False) == content.encode()
     except (OSError, ValueError):
         return False
 
 
-def put(path: Path, content: str) -> None:
+def replace_file(path: Path, content: str) -> None:
     """Write a file, whatever an answer has put in place of it or of its folder."""
     if path.parent.is_symlink() or path.parent.is_file():
         path.parent.unlink()
@@ -342,7 +342,7 @@ def check_solutions(names: str | None, folder: str | None, cell_limit_s: float, 
         blank = course.releases[problem_set.name]
         release.check(problem_set, blank)
         found, wrong = [], []
-        for notebook, full in ((solved(problem_set, blank), True), (blank, False)):
+        for notebook, full in ((fill_in_solutions(problem_set, blank), True), (blank, False)):
             try:
                 graded = grade_text(course, problem_set, notebook, cell_limit_s)
                 found.append(f"{graded.points:g}")
@@ -357,10 +357,10 @@ def check_solutions(names: str | None, folder: str | None, cell_limit_s: float, 
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def solved(problem_set: text.ProblemSet, blank: str) -> str:
+def fill_in_solutions(problem_set: text.ProblemSet, blank: str) -> str:
     """The students' copy with the solutions in it."""
     cells = [{"cell_type": cell.cell_type, "source": cell.source, "id": cell.id} for cell in problem_set.notebook.cells]
-    return merged(blank, cells)
+    return merge_answers(blank, cells)
 
 
 def wrong_tasks(graded: Grade, full: bool) -> list[str]:

@@ -18,7 +18,7 @@ from bench.errors import as_unicode
 
 MOST_OUTPUT = 2_000_000  # characters of all cells' outputs together
 LEFT_OUT = "\n… the rest is left out: the cells print too much\n"
-EACH_OUTPUT = 200  # counted for each output besides its text
+EACH_OUTPUT = 200  # counted for each output in addition to its text
 MOST_ERROR = 20_000  # characters of a line of an error
 MOST_ERROR_LINES = 200  # the last ones
 SHOWN = ("text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "image/png", "image/jpeg")

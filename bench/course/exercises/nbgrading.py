@@ -1,4 +1,4 @@
-"""nbgrader in a process of its own, in a temporary course folder.
+"""nbgrader in a separate process, in a temporary course folder.
 
 ``make_release`` makes the students' copies and the gradebook, which holds hidden tests but no solution or rubric. Both
 stay in memory, because the first graded notebook could change files that the others need. ``grade`` writes the

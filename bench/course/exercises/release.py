@@ -95,7 +95,7 @@ def read_made(to: Path) -> dict[str, str]:
 
 def read_file(path: Path) -> bytes:
     try:
-        return files.read_plain(path)
+        return files.read_regular_file(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): move it away, or give another OUT=") from None
 
@@ -146,7 +146,7 @@ def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) ->
         text.read(path, key)  # raises UserError for a mistake in the set
         made.append(to / f"{path.stem}.zip")
         with (
-            files.written_whole(made[-1]) as temporary,
+            files.atomic_write(made[-1]) as temporary,
             zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
             for name in ("setup.sh", "run_autograder"):

@@ -194,7 +194,7 @@ def cell_mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
     if kind != "test" and points is not None:
         return "only a test has points"
     if kind == "answer" and not SOLUTION.search(cell.source):
-        return "an answer needs ### BEGIN SOLUTION and ### END SOLUTION, each on a line of its own"
+        return "an answer needs ### BEGIN SOLUTION and ### END SOLUTION, each on a separate line"
     if MARK.search(rest):
         return f"the mark {MARK.search(rest)[0]} is alone, or in a cell of the wrong kind"
     if cell.cell_type == "code" and USES_KEY.search(rest):

@@ -23,7 +23,7 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
     """The command line and variables to add. Raises UserError if Horovod is missing or cannot use GPUs."""
     program = ["-m", "bench.worker", str(run_dir)]
     argv = start(len(placement.ranks), program)
-    if why := lacking(config):
+    if why := unavailable_reason(config):
         raise UserError(f"MODE=horovod {why}")
     over = {RANK_IN: "HOROVOD_RANK"}
     if placement.count > 1:
@@ -64,7 +64,7 @@ def missing() -> str:
     return ""
 
 
-def lacking(config: Parallel) -> str:
+def unavailable_reason(config: Parallel) -> str:
     """Why this Horovod cannot run a config on GPUs; else "". Without NCCL, 0.28.1 is also built without CUDA: it takes
     a GPU's tensor, then throws in its background thread (torch/cuda_util.cc), and ranks die or hang."""
     if config.device != "cuda":

@@ -25,7 +25,7 @@ YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # a rank that waits for a message
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
     """Raises UserError without Horovod, its MPI or mpirun. The user's Open MPI settings have priority."""
-    if why := lacking(config):
+    if why := unavailable_reason(config):
         raise UserError(f"MODE=horovod {why}")
     count = str(len(placement.ranks))
     argv = ["mpirun", *FLAGS, "-np", count, "-H", f"localhost:{count}"]
@@ -39,13 +39,13 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
     }
 
 
-def lacking(config: RunConfig) -> str:
+def unavailable_reason(config: RunConfig) -> str:
     if why := horovodrun.missing():
         return why
     if not horovod_status.mpi_built():
         what = "ADASUM=1" if config.adasum else "LAUNCHER=mpirun"
         return f"needs a Horovod with MPI for {what}: run `bench install-horovod --mpi`, or leave {what} out"
-    return f"cannot be started: {why}" if (why := absent()) else horovodrun.lacking(config)
+    return f"cannot be started: {why}" if (why := absent()) else horovodrun.unavailable_reason(config)
 
 
 def absent() -> str:

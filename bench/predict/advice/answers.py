@@ -109,7 +109,7 @@ def choose(ways, looks: int = 1, disturbed: bool = False) -> Choice:
 def distribution(ways, looks: int = 1) -> tuple[Way, Way, Compared] | None:
     """One process, the best distributed way, and the comparison of both; None where one of them was not measured."""
     ways = candidates(ways)
-    alone, others = [way for way in ways if way.alone], [way for way in ways if not way.alone]
+    alone, others = [way for way in ways if way.uses_one_device], [way for way in ways if not way.uses_one_device]
     if not alone or not others:
         return None
     first, best = alone[0], fastest(others)
@@ -159,7 +159,7 @@ def ways_to_explain(facts: Facts) -> list[Way]:
     ways = candidates(facts.ways)
     if not ways:
         return []
-    others = [way for way in ways if not way.alone]
+    others = [way for way in ways if not way.uses_one_device]
     others = [way for way in others if EXPOSED in way.parts] or others
     found = [choose(facts.ways, facts.looks).advised, *([fastest(others)] if others else [])]
     return [way for way in dict.fromkeys(found) if way.parts]
@@ -286,7 +286,7 @@ def unknown_lines(facts: Facts) -> list[str]:
             lines.append(f"the accuracy of {way.label}: its update is not that of one process; "
                          "`make compare accuracy` compares accuracies")  # fmt: skip
     for way in ways_to_explain(facts):
-        if not way.alone and EXPOSED not in way.parts:
+        if not way.uses_one_device and EXPOSED not in way.parts:
             hint = "" if way.info.one_process else " (`make profile`)"
             lines.append(f"the exposed communication of {way.label}: there is no run of it without "
                          f"exchange{hint}")  # fmt: skip

@@ -25,7 +25,7 @@ def candidates(plain: list[RunConfig] | None = None) -> list[RunConfig]:
 def forecasts(facts: Facts, ranks: int) -> list[result.Forecast]:
     """Each candidate on N devices, and one device; the highest throughput first."""
     found = [result.forecast(facts.profile, config, ranks, facts.link) for config in candidates()]
-    found.append(result.alone(facts.profile, RunConfig(mode=ALONE), facts.link))
+    found.append(result.forecast_one_device(facts.profile, RunConfig(mode=ALONE), facts.link))
     return sorted(found, key=lambda each: -each.throughput)
 
 
@@ -74,7 +74,7 @@ def cluster_lines(facts: Facts) -> list[str]:
     elif use is not best:
         lines.append(f"predicted: no difference from the fastest, {way_of(best.config).label}, was found, and {name} "
                      "is simpler")  # fmt: skip
-    lines += [f"predicted: {said(each)}" for each in found]
+    lines += [f"predicted: {forecast_line(each)}" for each in found]
     if use.config.compression != "none":
         exact = advised([each for each in found if each.config.compression == "none"])
         lines.append(f"predicted: float16 rounds gradients in transit; without it use {way_of(exact.config).label}, "
@@ -83,7 +83,7 @@ def cluster_lines(facts: Facts) -> list[str]:
     return lines
 
 
-def said(each: result.Forecast) -> str:
+def forecast_line(each: result.Forecast) -> str:
     takes = f"{way_of(each.config).label}: {result.step_cell(each)} ms per step"
     if each.ranks == 1:
         return f"{takes} on one device"

@@ -31,7 +31,7 @@ class Way:
         return MODES[self.config.mode]
 
     @property
-    def alone(self) -> bool:
+    def uses_one_device(self) -> bool:
         return self.info.max_devices == 1
 
     @property
@@ -40,7 +40,8 @@ class Way:
         compressed gradients; one process on several devices, which PyTorch advises against."""
         info, compressed = self.info, self.config.compression != "none"
         place = list(MODES).index(self.config.mode)
-        return not self.alone, not self.alone and info.one_process, compressed, bool(info.needs), place, self.label
+        several = not self.uses_one_device
+        return several, several and info.one_process, compressed, bool(info.needs), place, self.label
 
     @property
     def paid(self) -> int:

@@ -27,7 +27,7 @@ class Pace:
         self.scale, self.late, self.waited = scale, 0.0, []
 
     def wait(self, began: float, seconds: float) -> None:
-        """Sleep until so many seconds of the profile after ``began``, minus the excess of earlier sleeps."""
+        """Sleep until this many seconds of the profile after ``began``, minus the excess of earlier sleeps."""
         end = began + seconds * self.scale - self.late
         if (left := end - time.perf_counter()) > 0:
             time.sleep(left)
@@ -112,7 +112,7 @@ def chain_of(profile: Profile) -> list[Tensor]:
 
 
 def spans_of(profile: Profile, tensors: list[Tensor]) -> list[tuple[float, float]]:
-    """(seconds of forward, of backward) of each link. Forward: from its first use to the next one's, 0 where that was
+    """(seconds of forward, of backward) of each link. Forward: from its first use to the next link's, 0 where that was
     earlier. Backward goes through the chain from its end: from the gradient before."""
     forward, now = [], min(tensor.needed_s for tensor in tensors)
     for end in [tensor.needed_s for tensor in tensors[1:]] + [profile.forward_s]:

@@ -110,7 +110,7 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        if not (own_code.beside(config) or ":" in (config.model or "")):
+        if not (own_code.find_own_module(config) or ":" in (config.model or "")):
             raise
         raise UserError(
             f"the memory of MODEL={config.model} cannot be predicted: {reason(error)}. MEMORY=1 measures it in a run"
@@ -123,8 +123,8 @@ def reason(error: BaseException) -> str:
     from torch._subclasses import fake_tensor
 
     if isinstance(error, fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException):
-        return f"its step depends on the values in its tensors: {own_code.said(error)}"
-    return own_code.said(error)
+        return f"its step depends on the values in its tensors: {own_code.error_line(error)}"
+    return own_code.error_line(error)
 
 
 @functools.lru_cache(maxsize=64)  # modes share their steps

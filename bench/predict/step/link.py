@@ -22,8 +22,8 @@ WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in
 class Link:
     """From every device to the others. alpha_s: latency; beta_s: seconds per byte; each with the ends of its interval,
     None without one. carrier: "gloo" or "nccl". words: a description. rate_mbit: the nominal rate, None if unknown.
-    idle_in_beta: beta is of a measured all-reduce, and contains its idle time. With per_node devices in a node this is
-    the node's link, and ``inside`` the one between its devices."""
+    idle_in_beta: beta comes from a measured all-reduce, and contains its idle time. With per_node devices in a node
+    this is the node's link, and ``inside`` the one between its devices."""
 
     alpha_s: float
     beta_s: float

@@ -75,7 +75,7 @@ def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> For
     return Forecast(config, ranks, step_s, low, high, terms, profile.units, profile.mean_step_s, width)
 
 
-def alone(profile: Profile, config: RunConfig, link: Link) -> Forecast:
+def forecast_one_device(profile: Profile, config: RunConfig, link: Link) -> Forecast:
     """One device, which sends nothing: DDP on one device, with the config of a mode of one device."""
     return dataclasses.replace(forecast(profile, RunConfig(mode="ddp"), 1, link), config=config)
 

@@ -46,7 +46,7 @@ NEEDS = {
 TWO_GPUS, SHORT, HOROVOD, SHARED_NCCL, CXX, COMPILES = NEEDS
 
 
-def lacking(needs: tuple[str, ...], gpus: list[Gpu]) -> str:
+def unmet_need(needs: tuple[str, ...], gpus: list[Gpu]) -> str:
     return next((need for need in needs if not NEEDS[need](gpus)), "")
 
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from bench.analysis.tables import Grid
 from bench.config.options import RunConfig, from_dict, to_dict
 from bench.errors import BenchError, UserError
-from bench.files import PROJECT, written_whole
+from bench.files import PROJECT, atomic_write
 from bench.install.horovod_status import torch_version
 from bench.measure.environment import source_hash
 from bench.measure.nvml import Gpu
 from bench.process import tree
 from bench.proof.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, Check, NotExercised, part_in
-from bench.proof.gpu_check.ground import CHOSEN, Ground, lacking
+from bench.proof.gpu_check.ground import CHOSEN, Ground, unmet_need
 
 FILE, LOGS, VERSION = "gpu-check.json", "gpu-check-logs", 1
 GRACE_S = 12.0  # an interrupted run ends its ranks, and writes its record
@@ -69,7 +69,7 @@ class Findings:
             return
         self.found[place] = found
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(self.path) as path:
+        with atomic_write(self.path) as path:
             path.write_text(json.dumps({"version": VERSION, "findings": list(self.found.values())}, indent=1))
 
 
@@ -112,7 +112,7 @@ def run_checks(
 
 
 def why_not(check: Check, gpus: list[Gpu], left_s: float) -> str:
-    if need := lacking(check.needs, gpus):
+    if need := unmet_need(check.needs, gpus):
         return f"needs {need}"
     if check.seconds > left_s:
         return f"budget: it takes {check.seconds:.0f} s, and {max(0, left_s):.0f} s are left"

@@ -68,12 +68,12 @@ def compare(suite: Suite) -> AccuracyResult:
 
 def row_of(program: Program, base: Program) -> Row:
     metric = program.first.workload.metrics[0]
-    top1, others = ([metric.shown(record.top1) for record in side.records] for side in (program, base))
+    top1, others = ([metric.displayed(record.top1) for record in side.records] for side in (program, base))
     differences, found = ([], None) if program is base else equivalence.paired(top1, others, metric)
     return Row(
         program.label,
         top1,
-        metric.shown(metric.best(record.accuracy[f"best_{metric.key}"] for record in program.records)),
+        metric.displayed(metric.best(record.accuracy[f"best_{metric.key}"] for record in program.records)),
         [record.accuracy.get("time_to_accuracy_s") for record in program.records],
         found,
         differences,
@@ -88,7 +88,7 @@ def answer(result: AccuracyResult) -> list[str]:
         found.append(said if row.certificate.fair else f"{said}; {row.certificate.sentence()}")
     if not found:
         return [f"{result.base} was the only configuration: nothing to compare"]
-    meaning = '"Not shown" says that n is too small to tell, and not that there is a difference.'
+    meaning = '"Not shown" means that n is too small to decide, not that there is a difference.'
     return [*found, f"Margin, fixed before the runs: {margin_words(result.suite.metric)}. {meaning}"]
 
 
@@ -118,7 +118,7 @@ def cells(result: AccuracyResult, row: Row) -> list[str]:
 
 
 def target_words(metric: Metric, target: float) -> str:
-    return f"{metric.shown(target):g}{' %' * metric.percent}"
+    return f"{metric.displayed(target):g}{' %' * metric.percent}"
 
 
 # --- the picture ----------------------------------------------------------------------------------------------------
@@ -128,15 +128,15 @@ def target_words(metric: Metric, target: float) -> str:
 def draw(result):
     """Accuracy over epochs by mode, and the differences paired by seed with the margin's band."""
     others = result.rows[1:]
-    key = "Above: thick is the mean over seeds, thin each seed. "
+    key = "Top: thick line = mean over seeds, thin line = one seed. "
     if others:
-        key += f"Below: a dot is a seed, its {result.suite.metric.label} after the last epoch less {result.base}'s. "
+        key += f"Bottom: dot = one seed, its {result.suite.metric.label} after the last epoch minus {result.base}'s. "
     if others and result.suite.n > 1:
-        key += "Bar: Student's 95 % interval of the mean; black line in it: 90 %, which decides on equivalence. "
+        key += "Bar: Student's 95 % CI of the mean. Black line in it: 90 % CI, which decides about equivalence. "
     if others:
-        key += f"Grey band: the margin, {margin_words(result.suite.metric)}, fixed before the runs."
+        key += f"Grey band: the equivalence margin, {margin_words(result.suite.metric)}, fixed before the runs."
     heights = [CURVES, ROW * len(others) + 0.5] if others else [CURVES]
-    figure, axes = style.panels(result, "Do all modes learn the same? Every seed", heights, 0.4, [key])
+    figure, axes = style.panels(result, "Do all modes reach the same accuracy? (every seed)", heights, 0.4, [key])
     draw_curves(axes[0], result)
     if others:
         draw_differences(axes[1], result, others)
@@ -146,7 +146,8 @@ def draw(result):
 def draw_curves(axes, result) -> None:
     suite, looks, metric = result.suite, style.looks(result.suite), result.suite.metric
     for label, look in looks.items():
-        seeds = [[metric.shown(row[metric.key]) for row in record.epochs] for record in suite.programs[label].records]
+        records = suite.programs[label].records
+        seeds = [[metric.displayed(row[metric.key]) for row in record.epochs] for record in records]
         epochs = range(1, len(seeds[0]) + 1)
         alone = look.marker if len(epochs) == 1 else ""  # one point gives no line
         for curve in seeds:
@@ -154,7 +155,7 @@ def draw_curves(axes, result) -> None:
         mean = [statistics.fmean(at) for at in zip(*seeds, strict=True)]
         axes.plot(epochs, mean, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4.5, label=label)
     if result.target is not None:
-        axes.axhline(metric.shown(result.target), color=style.BLACK, linewidth=0.8, linestyle=(0, (2, 2)),
+        axes.axhline(metric.displayed(result.target), color=style.BLACK, linewidth=0.8, linestyle=(0, (2, 2)),
                      label=f"target {target_words(metric, result.target)}")  # fmt: skip
     axes.xaxis.get_major_locator().set_params(integer=True)
     if len(epochs) == 1:
@@ -183,7 +184,7 @@ def draw_differences(axes, result, rows: list) -> None:
         if y:
             axes.axhline(y, color=style.PALE, linewidth=1)
     better = "right" if result.suite.metric.better == "up" else "left"
-    xlabel = f"{result.suite.metric.points} less {result.base}'s: {better} of 0 is better"
+    xlabel = f"{result.suite.metric.points} minus {result.base}'s ({better} of 0 is better)"
     ratio_figure.finish_rows(axes, len(rows), limits, xlabel)
 
 

@@ -17,16 +17,17 @@ from bench.record.definition import Sample
 from bench.record.view import Record
 from bench.studies.breakdown.study import RULES
 
-COPIES = ("scatter", "replicate", "gather")  # phases of DataParallel besides the forward pass
+COPIES = ("scatter", "replicate", "gather")  # phases of DataParallel other than the forward pass
 ROW = 0.42  # inches
 MOST_RANKS = 4  # drawn per mode; more would not be legible
 TIMELINE_KEY = (
-    "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row per thread "
-    "(CPU), or work on the model's stream, a row per device (GPU). comm.: number and MiB of a bucket (DDP; from its "
-    "launch, so waiting for the other ranks is in it) or a fused reduction (Horovod); at the start rank 0's buffers, "
-    "at the end the weights (zero1). gather, scatter: a block's weights from all ranks, its gradients to them (fsdp).",
-    "That communication overlaps with computation is no proof that it cost nothing: "
-    "the upper bound is the run without exchange (no_sync).",
+    "One step under a profiler, which slows it down. Each panel has its own scale. compute: operators, one row per "
+    "thread (CPU), or kernels on the model's stream, one row per device (GPU). comm.: number and MiB of a bucket (DDP: "
+    "from its launch, so it includes waiting for other ranks) or of a fused reduction (Horovod); at the start of the "
+    "step rank 0's buffers, at its end the weights (zero1). gather: a block's weights from all ranks (fsdp). scatter: "
+    "its gradients to all ranks (fsdp).",
+    "Communication that overlaps with computation may still slow it down: compare with the run without exchange "
+    "(no_sync).",
 )
 
 
@@ -120,7 +121,7 @@ def timelines(record: Record) -> dict[int, dict]:
 
 
 def parts_ms(record: Record) -> dict[str, float]:
-    """DataParallel's phases besides the forward pass, in milliseconds of the profiled step; empty for other modes."""
+    """DataParallel's phases other than the forward pass, in ms of the profiled step; empty for other modes."""
     found = {}
     for timeline in timelines(record).values():
         for span in timeline["spans"]:
@@ -132,10 +133,10 @@ def parts_ms(record: Record) -> dict[str, float]:
 def parts_words(parts: dict[str, float]) -> str:
     """
     >>> parts_words({"scatter": 0.5, "gather": 12.34})
-    'scatter 0.5 ms, replicate not seen, gather 12.3 ms'
+    'scatter 0.5 ms, replicate not observed, gather 12.3 ms'
     """
     return ", ".join(
-        f"{name} {style.number(parts[name])} ms" if name in parts else f"{name} not seen" for name in COPIES
+        f"{name} {style.number(parts[name])} ms" if name in parts else f"{name} not observed" for name in COPIES
     )
 
 
@@ -148,16 +149,16 @@ def draw_step(result):
     suite = result.suite
     bare = {label: bare_of(suite, program) for label, program in suite.programs.items()}
     exposed = {label: exposed_comm(suite.programs[label], other) for label, other in bare.items() if other}
-    times = "the host's times. "
+    times = "host clock. "
     if suite.device == "cuda":
-        times = "CUDA events; the host's wait for data is cut to what the phases leave of the step. "
-    more = [f"Mean over rounds of the slowest rank's steps; {times}`no_sync`: the same run without any exchange."]
+        times = "CUDA events (data wait: host clock, at most the rest of the step). "
+    more = [f"Steps of the slowest rank, mean over rounds; {times}`no_sync`: the same run without any exchange."]
     if exposed:
-        rounds = " (dots), with its 95 % interval." if suite.n >= stats.FEWEST_ROUNDS else "; a preview: no interval."
-        more.append("Exposed communication: what communication adds to the step, buffers and the cores that it takes "
-                    "included: the step less its no_sync step, by round" + rounds)  # fmt: skip
+        rounds = " (dot: one round; bar: 95 % CI)." if suite.n >= stats.FEWEST_ROUNDS else " (a preview: no interval)."
+        more.append("Exposed communication: step time minus step time with no_sync, paired by round. It includes the "
+                    "cost of buffers and of CPU cores used for communication" + rounds)  # fmt: skip
     heights = [ROW * len(suite.programs) + 0.95] + ([0.62 * len(exposed) + 0.65] if exposed else [])
-    figure, panels = style.panels(result, "Where the step goes", heights, 0, more, sharex=bool(exposed))
+    figure, panels = style.panels(result, "Step time by phase", heights, 0, more, sharex=bool(exposed))
     draw_phases(panels[0], suite)
     if exposed:
         draw_exposed(panels[1], suite, exposed)
@@ -221,7 +222,7 @@ def draw_timeline(result):
         missing = [lane for lane in ("phase", "compute") if not any(lane in each for each in drawn.values())]
         if missing:
             more.append(f"{label}: {' and '.join(missing)} could not be recorded.")
-    return lanes.draw(result.suite, "One step of each mode: what runs when", panels,
+    return lanes.draw(result.suite, "Timeline of one step of each mode", panels,
                       "milliseconds from the start of the step on that rank", result.certificate, tuple(more),
                       "n = 1 step per mode")  # fmt: skip
 
@@ -234,26 +235,26 @@ def timeline_words(record: Record) -> str:
     known = [f"{100 * share:.0f} % (rank {rank})" for rank, share in shares.items() if share is not None]
     if known:
         if "local_steps" in knobs:
-            text += f"; the step in which weights are averaged, one of {record.config.local_steps}"
+            text += f"; the step that averages the weights (one of {record.config.local_steps})"
         text += "".join(f"; {sent}" for sent in sharded_words(next(iter(found.values()))["spans"]))
         each = ", ".join(known[:MOST_RANKS])
-        text += f"; of communication, {each} overlaps with computation: no proof that it is free"
-        return text + (" (upper bound: no_sync)" if "sync" in knobs else "")
+        text += f"; share of communication that overlaps with computation: {each}"
+        return text + (" (its real cost: compare with no_sync)" if "sync" in knobs else "")
     if parts := parts_ms(record):
         share = 100 * sum(parts.values()) / sum(lengths)
         text += f"; scatter, replicate and gather take {share:.2g} %: {parts_words(parts)}"
         return text + "; gradients are added up inside backward"
-    return text + ("; no communication" if len(found) == 1 else "; no communication was seen")
+    return text + ("; no communication" if len(found) == 1 else "; no communication was observed")
 
 
 def sharded_words(spans: list[dict]) -> list[str]:
-    """Weights that a rank receives and gradients that it sends, under sharding: ['gather: 3 MiB in all']."""
+    """Weights that a rank receives and gradients that it sends, under sharding: ['gather: 3 MiB in total']."""
     sent = {}
     for span in spans:
         kind = span["name"].partition(" ")[0]
         if span["lane"] == "communication" and kind in (*SHARDED, "weights"):
             sent[kind] = sent.get(kind, 0) + span["bytes"]
-    return [f"{kind}: {size / 2**20:.3g} MiB in all" for kind, size in sent.items()]
+    return [f"{kind}: {size / 2**20:.3g} MiB in total" for kind, size in sent.items()]
 
 
 def hidden_share(spans: list[dict]) -> float | None:

@@ -26,7 +26,8 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
 
 
 BREAKDOWN = Study(
-    "breakdown", "profile", "Where the step goes", "What does a step spend its time on, and what is not hidden?",
+    "breakdown", "profile", "Step breakdown",
+    "What does a step spend its time on, and how much communication is exposed?",
     "where the step and the memory go: phases, exposed communication, timeline of a step", plans,
     group="explain", flags=MODES_FLAG, partial=True,
 )  # fmt: skip

@@ -35,7 +35,7 @@ def in_make_form(option: str) -> str:
 
 
 def heading_of(suite: Suite) -> str:
-    return "Comparison of chosen programs" if about(suite) else "Comparison"
+    return "Comparison of chosen configurations" if about(suite) else "Comparison"
 
 
 def answer(result: Result) -> list[str]:
@@ -50,16 +50,18 @@ def answer(result: Result) -> list[str]:
 @style.styled
 def draw_ratios(result):
     bounds = [program.label for program in result.suite.programs.values() if program.is_bound]
-    more = (f"{' and '.join(bounds)}: the upper bound without communication, not a way to train.",) if bounds else ()
-    return ratio_figure.draw_pairs(result, result.pairs, "How much faster? Every pair, every round", more)
+    more = (f"{' and '.join(bounds)}: the no-communication baseline, not a way to train.",) if bounds else ()
+    return ratio_figure.draw_pairs(
+        result, result.pairs, "Which is faster, and by how much? (every pair, every round)", more
+    )
 
 
 @style.styled
 def draw_throughput(result):
     suite, looks = result.suite, style.looks(result.suite)
     key = "Bar: geometric mean of the rounds. Dot: one round"
-    key += "; ringed: an outlier, counted like the rest." if any(result.outliers.values()) else "."
-    figure, (axes,) = style.panels(result, "Throughput, every round", [BAR_ROW * len(looks)], 0.7, [key])
+    key += ". Ring: an outlier (included)." if any(result.outliers.values()) else "."
+    figure, (axes,) = style.panels(result, "Throughput (every round)", [BAR_ROW * len(looks)], 0.7, [key])
     for y, (label, look) in enumerate(looks.items()):
         values, far = suite.programs[label].throughputs, result.outliers.get(label, [])
         mean = statistics.geometric_mean(values)

@@ -11,12 +11,12 @@ from bench.config.flags import SWITCH
 from bench.config.modes import COMPARED, MODES, UPPER_BOUNDS
 from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
-from bench.launch.engines import lacking
+from bench.launch.engines import unavailable_reason
 from bench.studies.base import Flags, Plan, Study
 from bench.studies.programs import bounds_of, even_threads, in_mode, label_of, prepare_modes, refuse
 from bench.studies.replay import study as replay
 
-STUDIED = "the programs were chosen to differ in it"
+STUDIED = "the configurations were chosen to differ in it"
 RULES = Rules({"gradient compression": (STUDIED, program), "buffers": (STUDIED, program)})
 
 
@@ -48,7 +48,7 @@ def chosen(config: RunConfig, modes: list[str], wanted: list[tuple[str, dict]]) 
         if mode in modes or MODES[mode].baseline
     }
     for each in found.values():
-        if why := lacking(each):
+        if why := unavailable_reason(each):
             raise UserError(f"MODE={each.mode} {why}")
     return found
 
@@ -89,9 +89,9 @@ COMPARE = Study(
     example="GPUS=2 [ROUNDS=8|auto QUICK=1 STRICT=1 REPLAY=dp-workers|… MODES=ddp,fsdp]",
     flags={
         "--strict": SWITCH | {"help": "refuse an unfair comparison"},
-        "--replay": {"help": f"an unfairness on purpose: {', '.join(replay.REPLAYS)}"},
-        "--modes": {"help": f"these instead of {','.join([*COMPARED, *UPPER_BOUNDS])}, each with options of its engine "
-                            "where it has some, as in ddp,ddp:COMPRESSION=fp16,fsdp"},
+        "--replay": {"help": f"compare unfairly on purpose: {', '.join(replay.REPLAYS)}"},
+        "--modes": {"help": "configurations: modes, each with its backend options, as in ddp,ddp:COMPRESSION=fp16,fsdp "
+                            f"[{','.join([*COMPARED, *UPPER_BOUNDS])}]"},
     },
     rounds=8, enough=8, named_by="MODES", auto=True, partial=True,
 )  # fmt: skip

@@ -17,7 +17,7 @@ from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
 from bench.config.fields import in_words
-from bench.config.modes import Look
+from bench.config.modes import PlotStyle
 from bench.config.options import FIELDS
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Finding, Mistake, find
@@ -27,7 +27,7 @@ from bench.record.view import Record
 from bench.studies.accuracy.study import OF_THE_SEED
 from bench.studies.lab.study import VARIANTS
 
-LOOKS = {"right": Look(style.BLUE, "", "o", "-"), "wrong": Look(style.VERMILION, "///", "X", "--")}
+LOOKS = {"right": PlotStyle(style.BLUE, "", "o", "-"), "wrong": PlotStyle(style.VERMILION, "///", "X", "--")}
 BARS, CURVE, RANK = 1.35, 2.2, 0.42  # inches: a panel of two bars, one of curves, a rank's row
 HEADS = [("figure", False), ("right", True), ("wrong", True), ("wrong − right, or × [95 %]", True), ("n", True),
          ("expected", False), ("seen", False)]  # fmt: skip
@@ -119,16 +119,17 @@ def warning(suite: Suite) -> str:
     return f"Made on purpose, only in the wrong version: {switch}" if wrong else ""
 
 
-def said_of(suite: Suite) -> list[tuple[str, str]]:
+def explanations(suite: Suite) -> list[tuple[str, str]]:
     mistake = mistake_of(suite)
     if mistake is None:
         return []
-    return [("What a person would see", mistake.lab.seen), ("Consequence", mistake.consequence),
+    return [("Symptom", mistake.lab.seen), ("Consequence", mistake.consequence),
             ("Remedy", mistake.remedy)]  # fmt: skip
 
 
 def compare(suite: Suite) -> LabResult:
-    """Compare the two versions of a lab. Raises UserError without a whole round or the primary measure of every run."""
+    """Compare the two versions of a mistake demo. Raises UserError without a complete round or the
+    primary measure of every run."""
     mistake = mistake_of(suite)
     if mistake is None:
         require_comparable(suite, Rules())
@@ -178,7 +179,7 @@ def row_of(measure: Measure, right: list[Record], wrong: list[Record]) -> Row | 
 def answer(result: LabResult) -> list[str]:
     lines = [sentence(row, result.n) for row in result.rows] or ["it was not observed: run it with WATCH=1"]
     held = ", ".join(f"{what} × {times}" for what, times in files_of(result.records["wrong"]).items())
-    lines += [f"whose statistics the file had after each write of the wrong version: {held}"] if held else []
+    lines += [f"wrong version: batch-norm statistics in the file after each write: {held}"] if held else []
     named = "; ".join(f"{finding.name} ({finding.evidence})" for finding in result.findings["wrong"])
     wrong = f"found in the wrong version: {named}" if named else "nothing found in the wrong version"
     right = ", ".join(finding.name for finding in result.findings["right"]) or "nothing"
@@ -192,7 +193,7 @@ def sentence(row: Row, n: int) -> str:
     >>> sentence(Row(measure, [0, 0], [29, 29], 29.0, 29.0, 29.0), 2)
     'images never seen: 0 → 29, +29 [+29 to +29] (n = 2 seeds): up, as expected'
     """
-    measure, seeds = row.measure, f"n = {n} seeds" if n > 1 else "one seed: no interval"
+    measure, seeds = row.measure, f"n = {n} seeds" if n > 1 else "n = 1 seed, no interval"
     word = row.seen
     if measure.moves and not row.undecided:
         word += ", as expected" if row.as_expected else f", NOT as expected ({measure.moves})"
@@ -215,15 +216,15 @@ def places(records: list[Record]) -> list[str]:
     seconds = [failure["after_s"] for failure in ended]
     took = f"{min(seconds):.1f} to {max(seconds):.1f}" if len(seconds) > 1 else f"{seconds[0]:.1f}"
     limit = records[0].config.timeout
-    return [ended[0]["message"], f"found, named and ended {took} s after the command, with TIMEOUT={limit:g}"]
+    return [ended[0]["message"], f"detected, reported and ended {took} s after the command, with TIMEOUT={limit:g}"]
 
 
 def summary(result: LabResult) -> list[Grid]:
     rows = []
     for row in result.rows:
-        expected = row.measure.moves or "nothing said"
+        expected = row.measure.moves or "none"
         rows.append([row.measure.name, *row.sides, row.change_words, str(result.n), expected, row.seen])
-    return [Grid(HEADS, rows, "Right and wrong, paired by seed")]
+    return [Grid(HEADS, rows, "Right and wrong version, paired by seed")]
 
 
 # --- the picture ----------------------------------------------------------------------------------------------------
@@ -234,9 +235,9 @@ def draw(result):
     """The primary measure, and below it other evidence of the mistake; for a hang only the places of its ranks."""
     panels = panels_of(result)
     title = f"{result.mistake.title[0].upper()}{result.mistake.title[1:]}"
-    key = "Bar or thick line: mean over seeds. Dot or thin line: a seed."
+    key = "Bar or thick line: mean over seeds. Dot or thin line: one seed."
     if result.mistake.lab.hangs:
-        key = "Hatched: no heartbeat. Next to it: the line that a rank was at when the run was ended."
+        key = "Hatched: no heartbeat. Next to it: the line of code where the rank was when the run was ended."
     more = [f"Blue: the right version. Orange-red: the same run with the mistake. {key}"]
     more += [sentence(row, result.n) for row in result.rows[:1]]
     n = f"n = {result.n} seeds, in interleaved rounds" if result.n > 1 else "n = 1 seed: no interval"
@@ -278,7 +279,7 @@ def draw_curves(axes, result, shows: str) -> None:
     metric = result.suite.metric
     key, shown, label = shows, float, "training loss"
     if shows == "metric":
-        key, shown, label = metric.key, metric.shown, style.held_out(metric)
+        key, shown, label = metric.key, metric.displayed, style.held_out(metric)
     for side, look in LOOKS.items():
         seeds = [style.finite([row[key] for row in record.epochs]) for record in result.records[side]]
         seeds = [list(map(shown, curve)) for curve in seeds]
@@ -312,7 +313,7 @@ def draw_files(axes, result) -> None:
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    style.finish(axes, "writes after which the file's statistics were those of")
+    style.finish(axes, "number of writes after which the file contained the statistics of")
 
 
 def draw_places(axes, result) -> None:
@@ -340,7 +341,7 @@ def draw_places(axes, result) -> None:
 
 def place(where: dict | None) -> str:
     if not where:
-        return "its place is not known"
+        return "location unknown"
     waits = " in a collective" if where["collective"] else ""
     return f"{where['file'].rpartition('/')[2]}:{where['line']} ({where['function']}){waits}"
 

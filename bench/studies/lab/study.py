@@ -59,8 +59,8 @@ def named(name: str | None) -> list[Mistake]:
 
 
 def configured(console, asked: RunConfig, mistake: Mistake) -> RunConfig:
-    """The right version of a lab, resolved: the user's options override the lab's. On a GPU with TORCH_DEFAULTS=1, so
-    that rounding is not mistaken for the effect."""
+    """The right version of a mistake demo, resolved: the user's options override the demo's. On a GPU with
+    TORCH_DEFAULTS=1, so that rounding is not mistaken for the effect."""
     needed = {k: v for k, v in mistake.lab.workload.items() if k != "checkpoint"}
     own = {k: v for k, v in needed.items() if getattr(asked, k) == LAB.defaults.get(k, UNSET[k])}
     asked = dataclasses.replace(asked, plain=True, **own)
@@ -84,7 +84,8 @@ def says(record: Record) -> str:
 
 
 LAB = Study(
-    "lab", "mistake demo", "The known mistakes", "What does each known mistake do, what is seen of it, what finds it?",
+    "lab", "mistake demo", "The known mistakes",
+    "What does each known mistake do, what are its symptoms, and what detects it?",
     "a known mistake compared with the right version, over seeds: what it does and how it is found", plans,
     group="explain", example="NAME=no-reshuffle [SEEDS=3 QUICK=1]",
     # Seconds per run on two CPU cores, mostly for the start.

@@ -32,10 +32,10 @@ def about(suite: Suite) -> str:
 
 def shift_of(result: Result) -> str:
     first, last = pairs_of(result)
-    between = "but the unfair setting" if changed(result.suite) else "at all: the control"
+    between = "the unfair setting" if changed(result.suite) else "nothing (the control)"
     return (
-        f"Estimate: ×{first.comparison.ratio:.2f} ({first.b}) becomes ×{last.comparison.ratio:.2f} ({last.b}), with "
-        f"nothing changed {between}."
+        f"Estimate: ×{first.comparison.ratio:.2f} ({first.b}) becomes ×{last.comparison.ratio:.2f} ({last.b}). "
+        f"Changed: only {between}."
     )
 
 
@@ -47,14 +47,17 @@ def answer(result: Result) -> list[str]:
     case = REPLAYS.get(about(result.suite))
     if c.verdict in ("disturbed", "preview") or not case:
         return lines
-    seen = "it did not move" if c.verdict == "tie" else c.verdict
+    seen = "no change" if c.verdict == "tie" else c.verdict
     moved = f"× {words.with_span(c.ratio, c.low, c.high)}: {seen}"
-    return [*lines, f"The unfairness alone: {moved}; expected here: {case.moves[result.suite.device] or 'no move'}"]
+    return [
+        *lines,
+        f"Effect of the unfair setting: {moved}; expected here: {case.moves[result.suite.device] or 'no change'}",
+    ]
 
 
 @style.styled
 def draw(result):
-    title = "How far an unfair setting moves the verdict" if changed(result.suite) else "The control of the replays"
+    title = "Effect of an unfair setting on the result" if changed(result.suite) else "Control: nothing changed"
     return ratio_figure.draw_pairs(result, pairs_of(result), title, (shift_of(result),))
 
 

@@ -31,16 +31,16 @@ class Replay:
 
 REPLAYS = {
     "dp-workers": Replay(
-        "ddp", "dp", "one loader worker for all devices, where the others have as many as they have ranks",
+        "ddp", "dp", "one loader worker for all devices, but the others have one per rank",
         {"workers": 1}, {"cpu": "slower", "cuda": "slower"},
         {"data": "digits", "storage_ms": 8.0},  # on two CPU cores one worker is too slow, and two are not
     ),
     "horovod-fp16": Replay(
-        "ddp", "horovod", "Horovod alone sends its gradients in 16 bits: half the bytes, for two conversions",
+        "ddp", "horovod", "only Horovod sends its gradients in 16 bits: half the bytes, for two conversions",
         {"compression": "fp16"}, {"cpu": "slower", "cuda": "faster"}, {},  # on one host it saves nothing
     ),
     "ddp-barrier": Replay(
-        "single", "ddp", "DDP alone has a barrier and three reductions that the host waits for, every step",
+        "single", "ddp", "only DDP has a barrier and three reductions that the host waits for in every step",
         {"step_barrier": True}, {"cpu": "slower", "cuda": "slower"},
         # It costs one or two milliseconds, which is visible in short steps with little to send.
         {"model": "shufflenet_v2_x0_5", "image_size": 32, "per_device_batch": 2, "timed_steps": 300},
@@ -50,11 +50,11 @@ REPLAYS = {
         {"item_sync": True}, {"cpu": "", "cuda": "slower"}, {},
     ),
     "batch-grows": Replay(
-        "single", "ddp", "every rank takes the batch that single takes in all: the global batch grows with the ranks",
+        "single", "ddp", "every rank takes as large a batch as single: the global batch grows with the ranks",
         {"per_device_batch": lambda config: config.global_batch}, {"cpu": "faster", "cuda": "faster"}, {},
     ),
     "nothing": Replay(
-        "ddp", "ddp", "nothing: the same program three times, the control", {}, {"cpu": "", "cuda": ""}, {},
+        "ddp", "ddp", "nothing: the same configuration three times (control)", {}, {"cpu": "", "cuda": ""}, {},
     ),
 }  # fmt: skip
 
@@ -98,8 +98,8 @@ def programs(config: RunConfig, name: str) -> dict[str, RunConfig]:
 
 
 REPLAY = Study(
-    "replay", "compare", "A classic unfairness, replayed", "How far does one unfair setting move the verdict?",
-    "an unfairness on purpose", plans, rounds=8, enough=6, auto=True, named_by="REPLAY",
+    "replay", "compare", "A classic unfair comparison", "How far does one unfair setting move the verdict?",
+    "an unfair comparison on purpose", plans, rounds=8, enough=6, auto=True, named_by="REPLAY",
     questions={"nothing": "The control: does a verdict move when nothing is changed?"},
 )  # fmt: skip
 STUDIES = (REPLAY,)

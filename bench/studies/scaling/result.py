@@ -59,7 +59,7 @@ def answer(result: Result) -> list[str]:
     return [
         f"{program.label}: speedup {measured(*speedup(result, program), '.2f', before='×')}, "
         f"efficiency {measured(*efficiency(result, program), '.0f', after=' %')}"
-        + (" (upper bound: no communication)" if program.is_bound else "")
+        + (" (no-communication baseline)" if program.is_bound else "")
         for program in there
     ]
 
@@ -72,10 +72,10 @@ def draw(result):
     suite, lines = result.suite, series(result)
     bounds = [mode for mode, points in lines.items() if next(iter(points.values())).is_bound]
     fixed = "global batch fixed" if suite.study == STRONG.name else "batch per device fixed"
-    key = f"Speedup and efficiency against `{result.base}`, {fixed}. Bars: 95 % intervals over the "
-    key += "rounds; one without its cap extends beyond the axis."
-    bound_key = "Dotted: the upper bound, as many independent processes that exchange nothing; hatched: what this "
-    more = (key, bound_key + "machine itself takes, whatever the mode.") if bounds else (key,)
+    key = f"Speedup and efficiency against `{result.base}`, {fixed}. Bars: 95 % CI over the "
+    key += "rounds (without a cap: it continues beyond the axis)."
+    bound_key = "Dotted: the no-communication baseline (as many independent processes). Hatched: throughput that this "
+    more = (key, bound_key + "machine loses in any mode.") if bounds else (key,)
     figure, panels = style.panels(result, f"{suite.study.capitalize()} scaling", [PANEL] * 3, 0.9, more, sharex=True)
     counts = sorted({count for points in lines.values() for count in points})
     to_scale = counts[-1] <= LINEAR_UP_TO

@@ -57,10 +57,11 @@ STRONG_RULES = Rules({"threads in total": GROWS})
 MOST = 4
 MAX_GPUS = {"--max-gpus": {"help": f"up to this many [{MOST}; all of HOSTS]", "read": whole_number(2)}}
 WEAK = Study(
-    "weak", "compare scaling", "Weak scaling", "How much more is done with more devices, the batch of each fixed?",
+    "weak", "compare scaling", "Weak scaling",
+    "How does throughput grow with more devices at a fixed per-device batch size?",
     "weak and strong scaling of every mode, with the no-communication baseline", plans,
     example="MAX_GPUS=4", folder="scaling", flags=MAX_GPUS | MODES_FLAG, most=True, partial=True,
 )  # fmt: skip
-SOONER = "How much sooner is the same batch done with more devices?"
+SOONER = "How much faster is the same global batch with more devices?"
 STRONG = dataclasses.replace(WEAK, name="strong", heading="Strong scaling", question=SOONER)
 STUDIES = (WEAK, STRONG)

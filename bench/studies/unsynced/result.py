@@ -70,9 +70,9 @@ class DivergenceCurve:
         went = f"distance {statistics.fmean(self.start):.4g} at the start, {statistics.fmean(self.end):.4g} at the end"
         if self.deviation is None:
             return f"{self.program.label}: {went}; no closed form is known for this optimizer ({runs})"
-        held = "as the theory says" if self.deviation <= TOLERANCE else "NOT AS THE THEORY SAYS"
+        held = "as predicted by theory" if self.deviation <= TOLERANCE else "NOT as predicted by theory"
         said = "constant" if self.factor == 1 else f"× {self.factor:.4g}"
-        off = f"the largest deviation of any step is {percent(self.deviation)}"
+        off = f"largest deviation of any step: {percent(self.deviation)}"
         return f"{self.program.label}: {went}, {held} ({said}; {off}; {runs})"
 
 
@@ -101,9 +101,9 @@ def compare(suite: Suite) -> UnsyncedResult:
 def top1_of(record: Record) -> dict[str, float]:
     """The metric of every model of a run after the last epoch."""
     replicas, metric = replicas_of(record), record.workload.metrics[0]
-    found = {f"rank {rank}": metric.shown(value) for rank, value in enumerate(ranks_of(record)[-1])}
+    found = {f"rank {rank}": metric.displayed(value) for rank, value in enumerate(ranks_of(record)[-1])}
     names = AVERAGES if len(replicas["average"]) > 1 else dict.fromkeys(AVERAGES, "average")  # one: no batch norm
-    return found | {names[kind]: metric.shown(judged[metric.key]) for kind, judged in replicas["average"].items()}
+    return found | {names[kind]: metric.displayed(judged[metric.key]) for kind, judged in replicas["average"].items()}
 
 
 def base_of(suite: Suite, program: Program) -> str | None:
@@ -173,7 +173,9 @@ def answer(result: UnsyncedResult) -> list[str]:
     if parts:
         config = result.suite.first.config
         where = f"on {config.data}, {config.model}, {config.epochs} epochs"
-        lines.append(f"The {QUOTED:g} points that are quoted for ImageNet, {where}. {'. '.join(parts)}")
+        lines.append(
+            f"Is the loss of {QUOTED:g} points that is quoted for ImageNet reproduced {where}? {'. '.join(parts)}"
+        )
     return [*lines, note, ON_IMAGENET]
 
 
@@ -184,7 +186,7 @@ def loss_of(found: stats.Equivalence) -> str:
     ('Lost 2 points or more', 'Lost less than 2 points')
     """
     if found.low95 is None or found.low95 <= -QUOTED < found.high95:
-        return "Not known"
+        return "Unknown"
     return f"Lost less than {QUOTED:g} points" if found.low95 > -QUOTED else f"Lost {QUOTED:g} points or more"
 
 
@@ -195,7 +197,7 @@ def percent(deviation: float) -> str:
 def summary(result: UnsyncedResult) -> list[Grid]:
     metric = result.suite.metric
     value, difference, narrow, verdict = equivalence.heads(metric)
-    heads = [("program", False), ("model", False), value, ("against rank 0 of", False), difference, narrow,
+    heads = [("configuration", False), ("model", False), value, ("against rank 0 of", False), difference, narrow,
              ("sign-flip p", True), verdict, ("n", True)]  # fmt: skip
     rows = []
     for model in result.models:
@@ -208,7 +210,7 @@ def summary(result: UnsyncedResult) -> list[Grid]:
         rows.append([model.program.label, model.name, mean, *against, str(len(model.top1))])
     caption = style.flagged(f"{metric.heading} of each model, paired by seed", result.certificate)
     apart = [
-        ("program", False), ("distance at the start", True), ("at the end", True), ("theory", True),
+        ("configuration", False), ("distance at the start", True), ("at the end", True), ("theory", True),
         ("largest deviation", True), ("steps", True), ("n", True),
     ]  # fmt: skip
     curves = []
@@ -218,7 +220,7 @@ def summary(result: UnsyncedResult) -> list[Grid]:
         if each.deviation is not None:
             theory = [f"× {each.factor:.6g}", percent(each.deviation)]
         curves.append([each.program.label, *ends, *theory, str(each.steps), str(len(each.start))])
-    return [Grid(heads, rows, caption), Grid(apart, curves, "Distance between the replicas, means over seeds")]
+    return [Grid(heads, rows, caption), Grid(apart, curves, "Distance between the replicas, mean over seeds")]
 
 
 # --- the pictures ---------------------------------------------------------------------------------------------------
@@ -228,12 +230,12 @@ def summary(result: UnsyncedResult) -> list[Grid]:
 def draw_distance(result):
     """The distance of every program's replicas with the theory's, and by layer for the first unsynchronised program."""
     apart = [each for each in result.apart if each.most]
-    key = "Thin: a seed. Thick: the mean over seeds. Black dots: theory, from learning rates and decay alone. "
+    key = "Thin: one seed. Thick: mean over seeds. Black dots: theory, from learning rates and weight decay only. "
     known = [each for each in apart if each.deviation is not None]
     key += "Largest deviation of any step: " * bool(known)
     key += "; ".join(f"{each.program.label} {percent(each.deviation)}" for each in known)
     heights = [PANEL, PANEL] if apart else [PANEL]
-    figure, axes = style.panels(result, "How far apart are the replicas, after every step?", heights, 0.9, [key])
+    figure, axes = style.panels(result, "How far apart are the replicas after each step?", heights, 0.9, [key])
     draw_distances(axes[0], result)
     if apart:
         draw_layers(axes[1], apart[0].program)
@@ -276,10 +278,10 @@ def draw_theory(axes, steps: list[int], distances: list[float]) -> None:
 @style.styled
 def draw_ranks(result):
     percent, examples = result.suite.metric.percent, result.suite.first.workload.batched
-    bar = ", the bar its 95 % interval" if result.suite.n > 1 else ""
+    bar = ", bar = its 95 % CI" if result.suite.n > 1 else ""
     key = (
-        f"A dot is a seed, the mark their mean{bar}. A rank's model is judged on all held-out {examples} with its own "
-        "weights and its own buffers; rank 0's is what a checkpoint holds. Average: the mean of the ranks' weights"
+        f"Dot = one seed, mark = mean{bar}. A rank's model is evaluated on all held-out {examples} with its own "
+        "weights and buffers; a checkpoint contains rank 0's. Average: the mean of the ranks' weights"
     )
     if any(model.name in AVERAGES.values() for model in result.models):
         key += ", with the mean of their buffers, or with batch norm's statistics re-estimated on the training "
@@ -301,7 +303,7 @@ def draw_ranks(result):
     axes.set_ylim(len(names) - 0.5, -0.5)
     if percent:
         axes.set_xlim(right=101)
-    of = "% of held-out" if percent else "held-out"
+    of = "% of held-out data" if percent else "held-out data"
     style.finish(axes, f"{result.suite.metric.label} after the last epoch, {of}")
     return figure
 
@@ -311,10 +313,10 @@ def draw_pairs(result):
     """A panel per unsynchronised program: a line per seed, from the synchronised run's rank 0 to each model of this."""
     programs = list(dict.fromkeys(model.program for model in result.compared))
     key = (
-        "A line is a seed: both runs had the same seed, the same batches and rank 0's initial weights. Black: the "
-        f"mean. Grey band: the margin round the first mean, {margin_words(result.suite.metric)}, fixed before the runs."
+        "Line: one seed; both runs had the same seed, the same batches and rank 0's initial weights. Black: mean. "
+        f"Grey band: the margin around the first mean, {margin_words(result.suite.metric)}, fixed before the runs."
     )
-    figure, all_axes = style.panels(result, "What does each seed lose?", [PAIRS] * len(programs), 0.3, [key])
+    figure, all_axes = style.panels(result, "Difference of each seed", [PAIRS] * len(programs), 0.3, [key])
     for axes, program in zip(all_axes, programs, strict=True):
         draw_seeds(axes, result, [model for model in result.compared if model.program is program])
     return figure

@@ -67,7 +67,7 @@ def ranks_of(record: Record) -> list[list[float]]:
 
 def every_rank(record: Record) -> str:
     metric = record.workload.metrics[0]
-    values = [metric.shown(value) for value in ranks_of(record)[-1]]
+    values = [metric.displayed(value) for value in ranks_of(record)[-1]]
     digits, unit = (1, "%") if metric.percent else (3, metric.label)
     return f"{' / '.join(f'{value:.{digits}f}' for value in values)} {unit}"
 

@@ -41,7 +41,7 @@ class Batches:
         with quiet():
             for at, name in enumerate(self.names[first : first + self.batch], first):
                 try:
-                    images.append(middle(self.image_size, decode(files.read_plain(self.folder / name))))
+                    images.append(middle(self.image_size, decode(files.read_regular_file(self.folder / name))))
                     numbers.append(at)
                 except (Unreadable, OSError) as error:
                     unreadable.append((at, getattr(error, "strerror", None) or str(error)))

@@ -120,7 +120,7 @@ def classify(config: RunConfig, model, images) -> list[list[tuple[float, int]]]:
 
 def write(path: Path, names: list[str], plan: Plan, found: dict, unreadable: dict) -> None:
     columns = head(plan.num_classes)
-    with files.written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8",
+    with files.atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8",
                                                                 errors="surrogateescape") as file:  # fmt: skip
         table = csv.writer(file, lineterminator="\n")
         table.writerow(columns)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench import formulas
 from bench.analysis import style
-from bench.config.modes import MODES, Look, ModeInfo
+from bench.config.modes import MODES, ModeInfo, PlotStyle
 from bench.config.options import RunConfig
 from bench.errors import BenchError
 from bench.record import packed
@@ -40,7 +40,7 @@ class Backend:
     name: str
     mode: str
     title: str
-    look: Look
+    look: PlotStyle
     device: str = ""
 
     @property

@@ -52,7 +52,7 @@ class FolderSource:
 
     def read(self, index: int) -> bytes:
         try:
-            return files.read_plain(self.path / self.name(index))
+            return files.read_regular_file(self.path / self.name(index))
         except OSError as error:
             raise Unreadable(error.strerror) from None
 
@@ -168,7 +168,7 @@ def digest(*parts) -> str:
 def tar_index(tar: Path, cache: Path | None) -> dict[str, np.ndarray]:
     """``scan`` of a tar, once per process and, with a cache folder, once per machine."""
     try:
-        with files.opened_plain(tar) as file:
+        with files.open_regular_file(tar) as file:
             stat = os.fstat(file.fileno())
     except OSError as error:
         raise UserError(

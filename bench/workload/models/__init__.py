@@ -28,7 +28,7 @@ def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[s
     try:
         model = architecture(config, num_outputs)
     except (MemoryError, RuntimeError) as error:
-        if not own_code.no_memory(error):
+        if not own_code.is_out_of_memory(error):
             raise
         raise UserError(f"MODEL={config.model} is too large: its weights do not fit into memory: use a "
                         f"smaller one ({(str(error) or 'MemoryError').splitlines()[0]})") from None  # fmt: skip
@@ -126,7 +126,8 @@ def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
         weights = files.weights_in(content, path)
         taken, *others = files.places_in(content) or [""]
         if others:
-            notes.append(f"{path.name} has weights under {files.listed([taken, *others])}: those of {taken} were taken")
+            names = files.first_names([taken, *others])
+            notes.append(f"{path.name} has weights under {names}: those of {taken} were taken")
     if config.evaluate:
         return notes + files.load_weights(model, weights, path)
     small_stem = ("conv1.weight",) if config.image_size and config.image_size < torchvisions.SMALL_IMAGE else ()

@@ -81,7 +81,7 @@ class Workload(base.Workload):
 
     def planned(self, examples: int) -> tuple:
         """The largest of the first examples, repeated."""
-        train_set, _ = self.load(Alone(), lambda sentence: None)
+        train_set, _ = self.load(OneProcess(), lambda sentence: None)
         first = [train_set.batch([index]) for index in range(min(PLANNED, len(train_set)))]
         sizes = [sum(tensor.nbytes for tensor in tensors(example)) for example in first]
         largest = sizes.index(max(sizes))
@@ -91,7 +91,7 @@ class Workload(base.Workload):
         return each(lambda tensor: tensor.new_empty((examples, *tensor.shape[1:]), device="meta"), first[largest])
 
 
-class Alone:
+class OneProcess:
     """The part of a single process's mode that ``load`` needs."""
 
     def gather(self, item):

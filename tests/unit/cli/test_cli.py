@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from bench.__main__ import command_of, main
-from bench.cli import ALIASES, COMMANDS, GONE, OF_MAKE, RENAMED, every
+from bench.cli import ALIASES, COMMANDS, GONE, OF_MAKE, RENAMED, all_commands
 from bench.cli.actions import doctor
 from bench.cli.base import DEVELOP, GROUPS
 from bench.config.fields import flag_of
@@ -24,7 +24,7 @@ from bench.studies.registry import STUDIES
 from tests.records import compare_programs, record, store, suite_records
 from tests.runs import ROOT, bench
 
-EVERY = {command.name: command for command in every()}
+EVERY = {command.name: command for command in all_commands()}
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def test_the_table_has_every_command_that_there_is():
     assert {path.stem for path in files} == set(COMMANDS) and len(COMMANDS) <= 20
     assert {study.command for study in STUDIES.values()} <= set(EVERY)
     lines = [*COMMANDS.values(), *OF_MAKE]
-    assert {line.group for line in lines} == set(GROUPS) and all(line.help for line in [*lines, *every()])
+    assert {line.group for line in lines} == set(GROUPS) and all(line.help for line in [*lines, *all_commands()])
     assert all(part.name == f"{name} {word}" for name, line in COMMANDS.items() for word, part in line.parts.items())
     names = [*COMMANDS, *(line.name for line in OF_MAKE), *ALIASES, *RENAMED, *GONE]
     assert len(names) == len(set(names))

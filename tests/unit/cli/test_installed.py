@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli import every
+from bench.cli import all_commands
 from bench.course.exercises import release
 from tests.records import compare_programs, store, suite_records
 
 pytestmark = pytest.mark.slow
 
-OF_THE_CLONE = {line.name for line in every() if {"clone", "sets"} & set(line.needs)}
+OF_THE_CLONE = {line.name for line in all_commands() if {"clone", "sets"} & set(line.needs)}
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.cli import ALIASES, COMMANDS, GONE, OF_MAKE, RENAMED, every
+from bench.cli import ALIASES, COMMANDS, GONE, OF_MAKE, RENAMED, all_commands
 from bench.config.combined import RENAMED as OLD_OPTIONS
 from bench.config.command_line import from_arguments
 from bench.config.fields import base_type, flag_of, variable_of
@@ -24,7 +24,7 @@ from bench.config.resolve import resolve
 from bench.errors import UserError
 from tests.runs import ROOT
 
-EVERY = {command.name: command for command in every()}
+EVERY = {command.name: command for command in all_commands()}
 FLAGS = {name for command in EVERY.values() for name in command.parser().names()}
 OPTIONS = {name.replace("-", "_").upper() for name in FLAGS}
 NAMES = {*EVERY, *COMMANDS, *ALIASES, *RENAMED, *GONE, *(line.name for line in OF_MAKE)}

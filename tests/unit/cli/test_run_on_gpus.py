@@ -93,7 +93,7 @@ def runs(monkeypatch, tmp_path):
         monkeypatch.setattr(command, "from_arguments", lambda args: asked)
         monkeypatch.setattr(command, "resolve_here", lambda each: resolve(each, "cuda", 16, (9, 0), 79.6))
         monkeypatch.setattr(command, "launch", launch)
-        monkeypatch.setattr(command, "remarks", lambda asked: [])
+        monkeypatch.setattr(command, "device_notes", lambda asked: [])
         assert command.run(None) == 0
         return launched, in_one_line(capsys.readouterr().out)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tests.fuzz  # noqa: F401 (how much is tried)
 from bench import __main__ as cli
-from bench.cli import ALIASES, COMMANDS, RENAMED, every
+from bench.cli import ALIASES, COMMANDS, RENAMED, all_commands
 from bench.config.command_line import from_arguments, make_command
 from bench.config.fields import flag_of, variable_of
 from bench.config.options import FIELDS, RunConfig
@@ -23,7 +23,7 @@ ODD = ["", "0", "1", "-1", "2", "1e999", "NaN", "-0.0", "0x10", "1_000", " 5 ", 
 values = st.sampled_from(ODD) | st.text(max_size=8)
 flags = st.sampled_from([flag_of(f) for f in FIELDS.values()])
 word = st.tuples(flags, values).map("=".join) | flags | values
-EVERY = {command.name: command for command in every()}
+EVERY = {command.name: command for command in all_commands()}
 
 
 def config_of(words: list[str]) -> RunConfig | None:

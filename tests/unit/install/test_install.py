@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from bench import __main__ as cli
-from bench.cli import COMMANDS, every
+from bench.cli import COMMANDS, all_commands
 from bench.cli import install as install_command
 from bench.config.fields import flag_of, variable_of
 from bench.config.options import FIELDS
@@ -331,10 +331,10 @@ def test_every_command_every_part_and_every_option_can_be_given_to_make(fake_pro
     listed = subprocess.check_output([sys.executable, "-m", "bench", "help", "--targets"], cwd=ROOT, text=True).split()
     names = {name.removesuffix("+course") for name in listed}
     assert names >= {line.name for line in COMMANDS.values() if line.name != "help"}
-    assert names >= {part.name.replace(" ", "/") for part in every() if " " in part.name}
+    assert names >= {part.name.replace(" ", "/") for part in all_commands() if " " in part.name}
     flags = [flag_of(f) for f in FIELDS.values()]
-    flags += [f"--{name}" for line in every() for name in line.positional]
-    flags = sorted({*flags, *(flag for line in every() if line.name != "help" for flag in line.flags)})
+    flags += [f"--{name}" for line in all_commands() for name in line.positional]
+    flags = sorted({*flags, *(flag for line in all_commands() if line.name != "help" for flag in line.flags)})
     variables = [flag[2:].replace("-", "_").upper() for flag in flags]
     assert {variable_of(f) for f in FIELDS.values()} <= set(variables)
     for words in (["bench"], ["compare", "scaling"], ["doctor", "gpu"]):

@@ -28,10 +28,10 @@ class MadeUp:
         self.placement = Placement(ranks, host=host, joins=bool(host))
         self.dead, self.why, self.closed = set(), why, False
 
-    def gone(self) -> list[bool]:
+    def crashed_ranks(self) -> list[bool]:
         return [rank in self.dead for rank in self.placement.ranks]
 
-    def lost(self) -> str:
+    def lost_reason(self) -> str:
         return self.why
 
     def close(self) -> None:
@@ -44,9 +44,9 @@ class Scene:
     def __init__(self, folder, ranks: int = 2):
         self.folder, self.node = folder, MadeUp(range(ranks))
         self.survival = Survival(config_of(num_devices=ranks), folder, steady.now())
-        self.begins(0, ranks)
+        self.begin(0, ranks)
 
-    def begins(self, step: int, devices: int = 2) -> None:
+    def begin(self, step: int, devices: int = 2) -> None:
         start = {"step": step, "images_seen": step * 4 * devices, "devices": devices, "global_batch": 4 * devices,
                  "num_images": 96}  # fmt: skip
         with starts_path(self.folder).open("a") as file:
@@ -55,12 +55,12 @@ class Scene:
     def tick(self, *ranks: tuple[int, int, str]) -> None:
         """ranks: (process id, step, phase) of each."""
         beats = [Heartbeat(pid, phase, step, 12, 0.5, step) for pid, step, phase in ranks]
-        self.survival.look([self.node], beats)
+        self.survival.update([self.node], beats)
 
-    def told(self) -> list[tuple]:
+    def interruptions(self) -> list[tuple]:
         """The interruptions, without their seconds."""
         names = ("rank", "kind", "steps_repeated", "devices_before", "devices_after")
-        return [tuple(row[name] for name in names) for row in self.survival.told(96)["interruptions"]]
+        return [tuple(row[name] for name in names) for row in self.survival.summary(96)["interruptions"]]
 
 
 def test_a_rank_that_is_killed_while_the_others_raise_for_it(tmp_path):
@@ -69,25 +69,26 @@ def test_a_rank_that_is_killed_while_the_others_raise_for_it(tmp_path):
     scene.node.dead = {1}
     scene.tick((1, 5, "raised"), (2, 5, "backward"))
     hanging = [Heartbeat(9, "forward", 7, 12, 0.5), Heartbeat(2, "forward", 3, 12, 0.5)]
-    assert [(beat.phase, beat.step) for beat in scene.survival.standing(hanging)] == [("forward", 7), ("done", 7)]
+    found = scene.survival.with_lost_ranks_done(hanging)
+    assert [(beat.phase, beat.step) for beat in found] == [("forward", 7), ("done", 7)]
     scene.node.dead = set()
     scene.tick((3, 0, "starting"), (4, 0, "starting"))
-    scene.begins(3)
+    scene.begin(3)
     scene.tick((3, 3, "forward"), (4, 3, "forward"))
     assert scene.survival.rows[0]["seconds_lost"] is None  # not yet where it was
     scene.tick((3, 5, "forward"), (4, 5, "forward"))
     assert scene.survival.rows[0]["seconds_lost"] >= 0
-    assert scene.told() == [(1, "killed", 2, 2, 2)]
-    assert scene.survival.told(96)["epochs"] == [{"epoch": 1, "once": 96, "more": 0, "never": 0}]
+    assert scene.interruptions() == [(1, "killed", 2, 2, 2)]
+    assert scene.survival.summary(96)["epochs"] == [{"epoch": 1, "once": 96, "more": 0, "never": 0}]
 
 
 def test_a_rank_that_raises_and_the_others_are_terminated(tmp_path):
     scene = Scene(tmp_path)
     scene.tick((1, 5, "forward"), (2, 5, "raised"))
     scene.tick((1, 5, "terminated"), (2, 5, "raised"))
-    scene.begins(0)
+    scene.begin(0)
     scene.tick((3, 6, "forward"), (4, 6, "forward"))
-    assert scene.told() == [(1, "raised", 5, 2, 2)]
+    assert scene.interruptions() == [(1, "raised", 5, 2, 2)]
 
 
 def test_a_second_rank_is_killed_before_training_has_begun_again(tmp_path):
@@ -97,28 +98,28 @@ def test_a_second_rank_is_killed_before_training_has_begun_again(tmp_path):
     for dead in (set(), {1}, {1, 2}):
         scene.node.dead = dead
         scene.tick(*ranks)
-    scene.begins(3, devices=1)
+    scene.begin(3, devices=1)
     scene.tick((1, 9, "forward"), *ranks[1:])
-    assert scene.told() == [(1, "killed", 0, 3, 1), (2, "killed", 2, 3, 1)]
+    assert scene.interruptions() == [(1, "killed", 0, 3, 1), (2, "killed", 2, 3, 1)]
 
 
 def test_a_rank_joins_again_and_one_restart_went_unseen(tmp_path):
     scene = Scene(tmp_path)
     scene.tick((1, 5, "forward"), (2, 5, "forward"))
-    scene.begins(4, devices=1)
+    scene.begin(4, devices=1)
     scene.tick((1, 8, "forward"), (2, 5, "forward"))
-    scene.begins(8)
+    scene.begin(8)
     scene.tick((1, 9, "forward"), (3, 9, "forward"))
-    assert scene.told() == [(None, "unseen", 1, 2, 1), (None, "joined", 0, 1, 2)]
+    assert scene.interruptions() == [(None, "unseen", 1, 2, 1), (None, "joined", 0, 1, 2)]
 
 
 def test_steps_that_were_lost_with_their_checkpoint_count_once(tmp_path):
     """Images of steps that no weights hold are not counted twice, whatever the number of devices was."""
     scene = Scene(tmp_path)
     for step, devices in ((4, 2), (0, 2), (8, 1)):
-        scene.begins(step, devices)
+        scene.begin(step, devices)
         scene.tick((1, step, "forward"), (2, step, "forward"))
-    assert scene.survival.told(96)["epochs"] == [{"epoch": 1, "once": 96, "more": 0, "never": 0}]
+    assert scene.survival.summary(96)["epochs"] == [{"epoch": 1, "once": 96, "more": 0, "never": 0}]
 
 
 # --- Several machines -------------------------------------------------------------------------------------------------
@@ -181,7 +182,8 @@ def test_elastic_is_of_single_runs():
 def test_a_run_that_ends_for_another_reason_has_what_it_survived_in_its_record(error, monkeypatch, tmp_path):
     def happening(nodes, start, run_dir, timeout, watch, survival):
         for step in (0, 3):
-            survival.begins({"step": step, "images_seen": 8 * step, "devices": 2, "global_batch": 8, "num_images": 96})
+            start = {"step": step, "images_seen": 8 * step, "devices": 2, "global_batch": 8, "num_images": 96}
+            survival.add_start(start)
         raise error
 
     monkeypatch.setattr(supervise, "run", happening)

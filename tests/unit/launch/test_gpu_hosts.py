@@ -32,7 +32,8 @@ def ask(folder, given, environment):
     asked = RunConfig(model="resnet18", **given)
     try:
         device = devices.choose_device(asked)
-        words, variables = devices.remarks(asked), devices.device_variables(dataclasses.replace(asked, device=device))
+        words = devices.device_notes(asked)
+        variables = devices.device_variables(dataclasses.replace(asked, device=device))
         said = [device, " ".join([*words, *variables.values()])]
     except UserError as error:
         said = ["refused", str(error)]

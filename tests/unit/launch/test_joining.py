@@ -50,7 +50,7 @@ def test_the_innermost_launcher_counts():
 
 def asked(by: str, **options) -> RunConfig:
     """What a process of a launcher takes itself to be asked for."""
-    return joined.asked_of(COMMANDS["run"].parse(flags(**options)), seat_of(EVERY[by]))
+    return joined.read_options(COMMANDS["run"].parse(flags(**options)), seat_of(EVERY[by]))
 
 
 @pytest.mark.parametrize(

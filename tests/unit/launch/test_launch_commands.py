@@ -231,7 +231,7 @@ def test_a_study_on_gpus_leaves_out_what_cannot_run_there(horovod, capsys):
 
 
 def test_ranks_on_one_gpu_are_told_to_talk_nccl_where_theirs_can(torchs_nccl, monkeypatch):
-    monkeypatch.setattr(devices, "mixed", lambda: False)
+    monkeypatch.setattr(devices, "has_mixed_gpus", lambda: False)
     shared = config_of(**SHARED)
     torchs_nccl("(2, 30, 7)")
     assert devices.device_variables(shared) == nccl.OF_SHARED
@@ -361,7 +361,7 @@ def test_the_killed_rank_is_named_before_those_that_complain_about_it(tmp_path):
     nodes = [Node(Placement(range(2)), tmp_path)]
     leave(tmp_path, 0, 1.0, "RuntimeError: Connection closed by peer")
     leave(tmp_path, 1)
-    for error in (supervise.diagnose(1, nodes, tmp_path), supervise.hung(nodes, tmp_path, 60)):
+    for error in (supervise.diagnose(1, nodes, tmp_path), supervise.describe_hang(nodes, tmp_path, 60)):
         assert (error.failure["rank"], error.failure["kind"]) == (1, "killed")
         assert "SIGKILL" in str(error) and "step 4 of 10, forward" in str(error)
     for words in ("  what():  CUDA error: an illegal memory access", "ProcessGroupNCCL's watchdog got stuck"):

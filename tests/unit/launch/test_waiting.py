@@ -29,7 +29,7 @@ class Scripted:
         phase, beats = self.beats[min(self.asked, len(self.beats)) - 1]
         return [Heartbeat(1, phase, 3, 9, 0.5, beats=beats)]
 
-    def lost(self) -> str:
+    def lost_reason(self) -> str:
         return ""
 
     def epochs(self) -> list[dict]:
@@ -54,6 +54,6 @@ LIMITS = {
 def test_which_time_without_progress_is_a_hang(name, tmp_path, monkeypatch):
     beats, looks, away_s, timeout, starting, hangs = LIMITS[name]
     monkeypatch.setattr(supervise, "MOST_S", 0.1 if away_s else supervise.MOST_S)
-    monkeypatch.setattr(supervise, "hung", lambda *_: "hung")
+    monkeypatch.setattr(supervise, "describe_hang", lambda *_: "hung")
     found = supervise.wait([Scripted(beats, looks, away_s)], tmp_path, timeout, None, starting)
     assert found == ("hung" if hangs else None)

@@ -290,8 +290,9 @@ def test_every_mistake_has_a_detector_and_a_case_here():
     watched = {name for name, mistake in DETECTED.items() if mistake.watched}
     of_a_hang = {"rank0-collective", "loader-stuck"}
     assert set(mistakes.unobserved({})) == set(DETECTED) - of_a_hang - watched
-    assert set(mistakes.unheard({}, {})) == set(DETECTED) - of_a_hang
-    assert mistakes.unheard(RIGHT, {}) == {} and mistakes.unheard({}, {"loads": "why"})["strict-false"] == "why"
+    assert set(mistakes.unobserved_reasons({}, {})) == set(DETECTED) - of_a_hang
+    assert mistakes.unobserved_reasons(RIGHT, {}) == {}
+    assert mistakes.unobserved_reasons({}, {"loads": "why"})["strict-false"] == "why"
 
 
 def test_what_was_not_observed_is_not_found_and_is_said():
@@ -300,8 +301,8 @@ def test_what_was_not_observed_is_not_found_and_is_said():
     assert len(alone) == len(DETECTED) - 2  # a run that hangs is seen by its end alone
     for name, change in alone.items():
         seen = {key: value for key, value in RIGHT.items() if key not in parts[name]}
-        assert DETECTED[name].find(seen | change) and name not in mistakes.unheard(seen | change, {})
-        assert DETECTED[name].find(seen) is None and name in mistakes.unheard(seen, {})
+        assert DETECTED[name].find(seen | change) and name not in mistakes.unobserved_reasons(seen | change, {})
+        assert DETECTED[name].find(seen) is None and name in mistakes.unobserved_reasons(seen, {})
 
 
 def test_a_mistake_is_made_by_its_own_switch_and_says_so():

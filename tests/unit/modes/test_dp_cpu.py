@@ -57,7 +57,7 @@ def test_a_validation_uses_every_replica():
     plain = network(norm=True)
     plain.register_forward_hook(lambda _, inputs, __: chunks.append((len(inputs[0]), threading.current_thread().name)))
     model, (images, _) = mode.wrap_model(plain).eval(), batch(8)
-    outputs = mode.judged(model)(images)
+    outputs = mode.eval_model(model)(images)
     model.close()
     assert sorted(size for size, _ in chunks) == [2, 3, 3]
     assert len({thread for _, thread in chunks}) == 3 and all("replica" in thread for _, thread in chunks)

@@ -26,7 +26,7 @@ from bench.observe import Watch
 from bench.observe import coverage as module
 from bench.observe.coverage import coverage, data_of, first_steps, walks_of
 from bench.observe.draws import Draws, held_by
-from bench.observe.probe import Unheard
+from bench.observe.probe import NotObserved
 
 IMAGES = 120
 WHOLE = TensorDataset(torch.arange(IMAGES), torch.arange(IMAGES) % 7)
@@ -246,11 +246,11 @@ def test_chosen_images_are_the_whole_where_all_ranks_have_the_same():
 
 def test_what_cannot_be_known_is_said():
     for make in (lambda rank: DataLoader({"a": 1}, sampler=["a"], batch_size=None), lambda rank: [{"text": "a"}]):
-        with pytest.raises(Unheard):
+        with pytest.raises(NotObserved):
             data(make)
     early = data(split, most=2)
     assert set(early["unheard"]) == {"epochs"} and "epochs" not in early
-    assert mistakes.unheard({"data": early}, {})["lost-remainder"] == early["unheard"]["epochs"]
+    assert mistakes.unobserved_reasons({"data": early}, {})["lost-remainder"] == early["unheard"]["epochs"]
 
 
 def test_a_torch_that_keeps_its_indices_elsewhere_is_said(monkeypatch):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bench.observe import loads, waits, writers
-from bench.observe.probe import Unheard
+from bench.observe.probe import NotObserved
 
 
 def functions() -> tuple:
@@ -96,7 +96,7 @@ def test_contents_that_differ_by_rank_are_told_from_those_that_are_the_same(tmp_
     assert apart(first, after) is apart(saver, after) is apart(checks, after) is apart(first, [], after) is None
     for stale in (apart(first, before), apart(saver, before), apart(checks, before)):
         assert stale == {"file": "best.pt", "step": 9, "by_rank": [0, 1]}
-    with pytest.raises(Unheard):
+    with pytest.raises(NotObserved):
         apart(saver, saver)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from bench.observe import Watch
-from bench.observe.probe import Unheard
+from bench.observe.probe import NotObserved
 from bench.observe.streams import augmentation_of, global_states, used
 
 
@@ -119,9 +119,9 @@ def test_a_generator_that_each_epochs_worker_gets_a_copy_of_repeats_itself(make)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_constant_seed_within_a_fetch_is_found_and_one_by_example_is_not_known(workers):
     assert again(lambda: DataLoader(Noisy("seeded alike"), 3, num_workers=workers)) == ["random"]
-    with pytest.raises(Unheard):
+    with pytest.raises(NotObserved):
         again(lambda: DataLoader(Noisy("seeded by example"), 3, shuffle=True, num_workers=workers))
-    with pytest.raises(Unheard):
+    with pytest.raises(NotObserved):
         again(lambda: DataLoader(Noisy("seeded in vain"), 3, num_workers=workers))
 
 
@@ -160,10 +160,10 @@ def test_a_worker_of_one_rank_that_has_the_seed_of_another_ranks_worker_is_found
 
 
 def test_an_order_that_is_drawn_is_no_augmentation_and_no_draw_is_said():
-    with pytest.raises(Unheard):
+    with pytest.raises(NotObserved):
         generators(lambda: DataLoader(Noisy("nothing"), 3, shuffle=True), 1, 1)
     parts = [part_of(lambda: DataLoader(Stream(), 3), 1)["augmentation"] for _ in range(2)]
     assert augmentation_of(parts)["of_a_stream"]  # the order is drawn where its examples are
-    with pytest.raises(Unheard):
+    with pytest.raises(NotObserved):
         augmentation_of([{"spawned": 5}, {"spawned": 5}])
     assert augmentation_of([{"spawned": 5}, {"spawned": 6}])["streams"] == ["5", "6"]

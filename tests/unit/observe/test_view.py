@@ -21,7 +21,7 @@ class Told:
 
     def begin(self, loader) -> None: ...
 
-    def tell(self, what: str, epoch, *arguments) -> None:
+    def notify(self, what: str, epoch, *arguments) -> None:
         self.events.append((what, epoch.taken, epoch.whole))
 
 
@@ -46,7 +46,7 @@ def test_any_iterable_is_walked_and_has_no_length_that_it_lacks(make):
     assert list(view) == [1, 2, 3]
     assert told.events[-1] == ("epoch_ended", 3, True)
     names = [name for name, *_ in told.events]
-    assert names[:4] == ["before_iter", "after_iter", "asked", "fetched"] and names.count("trained") == 3
+    assert names[:4] == ["before_iter", "after_iter", "fetch_begins", "fetched"] and names.count("trained") == 3
     if hasattr(make(), "__next__"):
         assert next(view_of(told, make())) == 1
     else:

@@ -12,7 +12,7 @@ from torch import nn
 
 from bench.errors import UserError
 from bench.observe import Watch, ranks, watch
-from bench.observe.probe import Unheard, heard, listen
+from bench.observe.probe import NotObserved, hooked_functions, listen
 from bench.observe.ranks import Meeting, launched
 from bench.observe.weights import Norms, checksums, tensors_of, weights_of
 
@@ -40,9 +40,9 @@ def names(seen: Watch) -> list[str]:
 @pytest.fixture(autouse=True)
 def nothing_left():
     """Every stand-in has gone at the end of a test, and nothing is said at the end of the process."""
-    before = {key: len(function.listeners) for key, function in heard.items()}, list(watch.exits)
+    before = {key: len(function.listeners) for key, function in hooked_functions.items()}, list(watch.exits)
     yield
-    assert ({key: len(function.listeners) for key, function in heard.items()}, watch.exits) == before
+    assert ({key: len(function.listeners) for key, function in hooked_functions.items()}, watch.exits) == before
 
 
 # --- how it is used -----------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_the_first_step_after_which_replicas_differ():
     shorter = weights_part(1, 2, 9, 4, looks=[(0, 0), (0, 1), (1, 1)])
     longer = weights_part(1, 2, 7, 9, 4, looks=[(0, 0), (0, 1), (0, 2), (1, 1)])
     assert weights_of([shorter, longer])["apart_at"] is None  # where both have looked, they are the same
-    with pytest.raises(Unheard):  # different models
+    with pytest.raises(NotObserved):  # different models
         weights_of([weights_part(1), weights_part(1) | {"names": ["other"]}])
 
 
@@ -177,8 +177,8 @@ def meet(limit_s: float, present=(0, 1), ended: str = "") -> dict:
     def live(rank: int) -> None:
         try:
             meeting = Meeting(store, "here", rank, 2, limit_s, lambda other: "" if other in present else ended)
-            results[rank] = meeting.hold(rank + 1, sum)
-        except Unheard as why:
+            results[rank] = meeting.join_parts(rank + 1, sum)
+        except NotObserved as why:
             results[rank] = str(why)
 
     threads = [threading.Thread(target=live, args=(rank,)) for rank in present]
@@ -215,15 +215,15 @@ def test_what_a_stranger_puts_into_the_store_runs_nothing(tmp_path):
             return (os.mkdir, (str(tmp_path / "ran"),))
 
     store = dist.HashStore()
-    Meeting(store, "here", 1, 2, 60, lambda rank: "").leave("part1", [Part()])
+    Meeting(store, "here", 1, 2, 60, lambda rank: "").write_part("part1", [Part()])
     with pytest.raises(pickle.UnpicklingError, match="mkdir"):
-        Meeting(store, "here", 0, 2, 60, lambda rank: "").take("part1", 1)
+        Meeting(store, "here", 0, 2, 60, lambda rank: "").read_part("part1", 1)
     assert not (tmp_path / "ran").exists()
-    part = {"a": [1, 2.5, None, True, "é", b"x", (1,), {2}, frozenset({3}), range(4)], 5: Unheard("why"),
+    part = {"a": [1, 2.5, None, True, "é", b"x", (1,), {2}, frozenset({3}), range(4)], 5: NotObserved("why"),
             "b": np.arange(6.0).reshape(2, 3), "c": np.float32(0.5), "d": np.array(["x", "y"]),
             "e": np.bool_(True)}  # fmt: skip
-    Meeting(store, "there", 1, 2, 60, lambda rank: "").leave("part1", part)
-    found = Meeting(store, "there", 0, 2, 60, lambda rank: "").take("part1", 1)
+    Meeting(store, "there", 1, 2, 60, lambda rank: "").write_part("part1", part)
+    found = Meeting(store, "there", 0, 2, 60, lambda rank: "").read_part("part1", 1)
     assert repr(found) == repr(part)
 
 

@@ -181,7 +181,7 @@ def test_machines_numbers_of_devices_and_engines_are_subjects_of_their_own(witho
 
 
 def test_what_failed_or_was_refused_is_shown_and_breaks_nothing(text, without_pictures):
-    assert {words(each) for each in parsed(text).iter("h2")} >= {"Failed runs", "Refused files"}
+    assert {words(each) for each in parsed(text).iter("h2")} >= {"Failed runs", "Invalid files"}
     assert "/a/&lt;b&gt;/record.json" in text and "rank 0 was killed" in text
     labels = {"suite": "compare-20260102-030405-000f", "program": "ddp"}
     failed = [records.record("ddp", failed="killed", round=n, seconds=n, **labels) for n in range(2)]

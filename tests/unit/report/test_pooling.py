@@ -12,7 +12,7 @@ from bench.analysis import drawing
 from bench.cli.actions import pool as command
 from bench.config.fields import base_type
 from bench.config.options import FIELDS, PROGRAM, WORK, names
-from bench.config.sections import Besides, Files, Resources
+from bench.config.sections import Extras, Files, Resources
 from bench.errors import UserError
 from bench.record.view import Record
 from bench.report import difference as diff
@@ -85,7 +85,7 @@ def other_value(field, value):
 
 
 OF_THE_RUN = sorted({*names(*WORK, *PROGRAM)} - {"device", "launcher", "per_device_batch", "seed"})
-OF_NOTHING = names(Resources, Files, Besides)
+OF_NOTHING = names(Resources, Files, Extras)
 
 
 @pytest.mark.parametrize("name", [*OF_THE_RUN, *OF_NOTHING])

@@ -76,7 +76,8 @@ def test_on_gpus_gloo_is_measured_between_cpus_and_nccl_between_gpus(share, back
     monkeypatch.setattr(network, "choose_device", lambda config: "cuda")
     monkeypatch.setattr(network, "resolve_here", lambda config: config)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
-    monkeypatch.setattr("bench.launch.engines.horovodrun.lacking", lambda config: "no" if config.share_gpu else "")
+    no_sharing = lambda config: "no" if config.share_gpu else ""  # noqa: E731
+    monkeypatch.setattr("bench.launch.engines.horovodrun.unavailable_reason", no_sharing)
     found = network.chosen(tables.terminal(), RunConfig(num_devices=2, device="cuda", share_gpu=share), None)
     assert {name: config.device for name, config in found.items()} == backends and found["gloo"].mode == "ddp"
 

@@ -76,7 +76,7 @@ def test_a_suite_over_a_network_is_labelled_and_quoted_by_nobody(folder, monkeyp
     folder("a", suite_records(1, None))
     folder("b", made)
     text = reference_page.page(folder.path)
-    assert f"## Comparison of chosen programs: {network}" in text and "## Comparison\n" in text
+    assert f"## Comparison of chosen configurations: {network}" in text and "## Comparison\n" in text
     assert "MODES=ddp,ddp:COMPRESSION=fp16" in text and "`make cluster NODES=2 LINK=100mbit CMD=" in text
     assert "/a/pictures/ratios.svg" in reference_page.claim(folder.path, "compare", "ratios")
     suites = suites_of(suite_records(1, None) + made)
@@ -113,7 +113,7 @@ def test_others_on_a_gpu_a_clock_held_down_and_clocks_apart_are_told():
         data["summary"] = summarise(mode, global_batch, data["samples"])
 
     found = records.edited(made, seen)
-    assert "2 foreign processes" in disturbed(found)[0] and "100 % of the samples" in disturbed(found)[0]
+    assert "2 other processes" in disturbed(found)[0] and "100 % of the samples" in disturbed(found)[0]
     assert "1400 and 1980 MHz" in clocks_apart(found)[-1] and disturbed(made) == []
     quick, slow = (records.loaded(suite_records(n, 0.0)[:5], 0.0) for n in (1, 2))
     for record in quick + slow:

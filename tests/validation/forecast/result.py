@@ -159,7 +159,7 @@ def write(folder: Path, data: dict) -> Path:
 
 def write_file(path: Path, data: dict) -> Path:
     """A file, whole or not at all."""
-    with files.written_whole(path) as temporary:
+    with files.atomic_write(path) as temporary:
         temporary.write_text(json.dumps(data, indent=1) + "\n")
     return path
 

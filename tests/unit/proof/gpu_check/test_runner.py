@@ -152,8 +152,9 @@ def test_the_parts_and_their_minutes_are_those_of_the_manual():
     assert {name: int(number) for name, number in told} == {name: math.ceil(took) for name, took in minutes.items()}
     assert [name for name, _ in told] == list(base.PARTS)  # the order in which they run
     old = Gpu(0, "GPU-1", "Test GPU", 16.0, None, "7.5")
-    assert ground.lacking((ground.TWO_GPUS,), [GPU]) == "2 GPUs" and not ground.lacking((ground.TWO_GPUS,), [GPU, old])
-    assert ground.lacking((ground.SHORT,), [old]) == ground.SHORT and not ground.lacking((ground.SHORT,), [GPU])
+    assert ground.unmet_need((ground.TWO_GPUS,), [GPU]) == "2 GPUs"
+    assert not ground.unmet_need((ground.TWO_GPUS,), [GPU, old])
+    assert ground.unmet_need((ground.SHORT,), [old]) == ground.SHORT and not ground.unmet_need((ground.SHORT,), [GPU])
 
 
 def test_an_answer_is_of_what_the_code_does_and_of_one_kind_of_gpus(tmp_path, monkeypatch):
