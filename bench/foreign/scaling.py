@@ -171,7 +171,7 @@ class Scaling:
         head = f"{self.name(arm)}{marked}: a step takes {took}"
         if more <= 0:
             beyond = -more > (FASTER - 1) * arm.mean(step_s)
-            why = ": more devices alone do not explain that" if beyond else ""
+            why = ": the number of devices does not explain that" if beyond else ""
             return f"{head}, no longer than linear scaling needs ({linear}){why}"
         listed = "; ".join(f"{part} {1e3 * seconds:+.2f} ms" for part, seconds in parts.items())
         return f"{head}, linear scaling needs {linear}. Difference, largest part first: {listed}"

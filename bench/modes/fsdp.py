@@ -53,7 +53,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Mode(collectives.Mode):
     replicated = False
     collective_forward = True
-    contiguous_weights = "FSDP shards contiguous tensors alone"
+    contiguous_weights = "FSDP shards only contiguous tensors"
     statistics = "each rank keeps its own; a validation and a checkpoint take rank 0's; NORM=sync makes them the same"
 
     def wrap_model(self, model: nn.Module) -> nn.Module:

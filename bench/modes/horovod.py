@@ -36,12 +36,12 @@ from bench.config.options import Parallel, RunConfig, on_devices
 from bench.errors import UserError
 from bench.modes import base, sync_batch_norm
 
-CONTIGUOUS_NORMS = "hvd.SyncBatchNorm copies its images to N C H W, which NORM=sync pays for under horovod alone"
+CONTIGUOUS_NORMS = "hvd.SyncBatchNorm copies its images to N C H W, a cost that NORM=sync has only under horovod"
 REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
 
 
 class Mode(base.Mode):
-    contiguous_weights = "Horovod sends contiguous tensors alone"  # a convolution takes such weights as well
+    contiguous_weights = "Horovod sends only contiguous tensors"  # a convolution takes such weights as well
 
     def __init__(self, config: RunConfig):
         self.config = config

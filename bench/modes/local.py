@@ -29,7 +29,7 @@ from bench.modes import collectives
 
 
 class Mode(collectives.Mode):
-    label = "each rank steps alone and weights are averaged now and then: not the update of one process"
+    label = "each rank steps separately, weights are averaged every few steps: not the update of one process"
 
     @property
     def period(self) -> int:

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.errors import UserError
 
-LABEL = "batch norm over all ranks by ReducedBatchNorm2d, this bench's own: the libraries' layers take GPU input alone"
+LABEL = "batch norm over all ranks by ReducedBatchNorm2d of this benchmark (the libraries' layers take only GPU input)"
 
 
 def synchronise(mode, model: nn.Module, gpu_layer, sum_over_ranks: Callable) -> nn.Module:

@@ -14,7 +14,7 @@ WORKSPACE = "workspace"
 # Kinds of tensors, in the order of a table.
 TENSORS = {
     "weights": "the parameters",
-    "gathered": "with sharded weights: whole weights of the blocks that compute at the moment, and the pieces in which "
+    "gathered": "with sharded weights: full weights of the blocks that compute at the moment, and the pieces in which "
     "weights arrive and gradients leave",
     "buffers": "batch norm's running statistics, and the model's other buffers",
     "gradients": "one number for each trained parameter, if it exists at the peak",
@@ -217,15 +217,15 @@ def of_gpu(
     >>> of_gpu({"weights": 5, "activations": 3}, reserved=10, process=14, device=15)[0]
     {'weights': 5, 'activations': 3, 'cache': 2, 'context, libraries': 4, 'other processes': 1}
     >>> of_gpu({"weights": 5}, reserved=6, process=None, device=9)
-    ({'weights': 5, 'cache': 1}, ['context, libraries and other processes: NVML has no figure of this process'])
+    ({'weights': 5, 'cache': 1}, ['context, libraries and other processes: NVML reports no value for this process'])
     >>> of_gpu({"weights": 5}, reserved=4, process=6, device=None)[1]
-    ['cache: below 0 by 1 bytes, and shown as 0', 'other processes: NVML has no figure of the device']
+    ['cache: below 0 by 1 bytes, and shown as 0', 'other processes: NVML reports no value for the device']
     """
     parts, notes, inside = dict(tensors), [], sum(tensors.values())
     for kind, figure in ((CACHE, reserved), (CONTEXT, process), (OTHERS, device)):
         if figure is None:
-            missing = {CACHE: "cache: torch reports nothing", OTHERS: f"{OTHERS}: NVML has no figure of the device",
-                       CONTEXT: f"{CONTEXT} and {OTHERS}: NVML has no figure of this process"}  # fmt: skip
+            missing = {CACHE: "cache: torch reports nothing", OTHERS: f"{OTHERS}: NVML reports no value for the device",
+                       CONTEXT: f"{CONTEXT} and {OTHERS}: NVML reports no value for this process"}  # fmt: skip
             return parts, [*notes, missing[kind]]
         if figure < inside:
             notes.append(f"{kind}: below 0 by {inside - figure} bytes, and shown as 0")

@@ -144,7 +144,7 @@ class StepTimeline:
         self.on = False
         self.mark_engine(END)
         if profiler is not None:
-            self.attempt("torch.profiler did not end well", profiler.stop)
+            self.attempt("torch.profiler failed to stop", profiler.stop)
             self.attempt("the profiler's events could not be read", lambda: self.add_compute(list(profiler.events())))
         if self.engine and self.engine["writes"]:
             self.attempt("Horovod's timeline could not be read", self.add_engine)
@@ -190,7 +190,7 @@ class StepTimeline:
         while self.done < self.launched and time.monotonic() < deadline:
             time.sleep(0.001)
         if self.done < self.launched:
-            self.notes.append(f"{self.launched - self.done} of {self.launched} buckets were not seen to end")
+            self.notes.append(f"{self.launched - self.done} of {self.launched} buckets have no observed end")
 
     def start_profiler(self):
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.on_gpu else [])]
@@ -212,7 +212,7 @@ class StepTimeline:
     def add_compute(self, events: list) -> None:
         marks = sorted((e for e in events if e.name == MARK and not is_device(e)), key=lambda e: e.time_range.start)
         if not marks or len(marks) != len(self.marks):
-            raise ValueError("our own ranges are not in the trace")
+            raise ValueError("the ranges of this benchmark are not in the trace")
         offset = clock_offset([(e.time_range.start / 1e6, e.time_range.end / 1e6) for e in marks], self.marks)
         step = (self.origin_s, self.origin_s + self.since(self.end))
         lanes = self.device_lanes(events, marks) if self.on_gpu else self.thread_lanes(events, marks[0].thread)
@@ -248,7 +248,7 @@ class StepTimeline:
             if stream(event) in ours and event.time_range.start > window[1] and not event.name.startswith(NCCL):
                 lanes.setdefault(f"cuda:{event.device_index}", []).append(event)
         if not lanes:
-            raise ValueError("no work of ours was seen on a device")
+            raise ValueError("no kernel of this process was observed on a device")
         return lanes
 
     def mark_engine(self, name: str) -> None:
@@ -273,7 +273,7 @@ class StepTimeline:
             start, end = fused["start_s"] + offset, fused["end_s"] + offset
             self.spans.append(("communication", f"fusion {number}", start, end, fused["bytes"]))
         self.notes.append(
-            "Horovod: a span is from the moment when all ranks had agreed on its tensors to the end of their "
+            "Horovod: a span starts when all ranks have agreed on its tensors and lasts to the end of their "
             "reduction; the time that a gradient waits for agreement is not in it. The file is written by a thread of "
             "rank 0 that never sleeps and takes some of its processor time"
         )

@@ -58,7 +58,7 @@ METRIC = "over the validation set, each example once, by the plain model with ra
 REPLICAS = (
     "distance: between all parameters of two ranks (by_layer: of a layer), root mean square over pairs of ranks, after "
     "the steps named, sums in float64; theory: that distance divided by the one before the first step, by "
-    "formulas.replica_distance_factors; ranks: each rank alone on the whole validation set, with its own weights and "
+    "formulas.replica_distance_factors; ranks: each rank on the whole validation set, with its own weights and "
     "buffers; average: the mean of the ranks' weights, with the mean of their buffers or with batch norm's statistics "
     "re-estimated on an epoch of training images, as torch.optim.swa_utils.update_bn does"
 )

@@ -180,7 +180,7 @@ def load_weights(
         raise UserError(f"{path} does not match this model: {what}: use the model it was saved from (MODEL, NORM, "
                         "IMAGE_SIZE)")  # fmt: skip
     for key in [key for key in own if key in allowed]:
-        notes.append(f"{key} {[*own[key].shape]} stays fresh: {path.name} has it {[*weights[key].shape]}")
+        notes.append(f"{key} {[*own[key].shape]} is initialised randomly: in {path.name} it is {[*weights[key].shape]}")
         weights[key] = own[key]
     model.load_state_dict(weights)
     return notes

@@ -92,8 +92,8 @@ ASSUMED_DATA = (
 
 
 def with_photographs(asked: RunConfig) -> RunConfig:
-    """Without DATA, assume photographs of 224 px, as in a run on a GPU. The default of a run on a CPU is small enough
-    to finish in seconds, and is of no use here."""
+    """Without DATA, assume photographs of 224 px, as in a run on a GPU. Runs on a CPU default to small images, so
+    that they finish in seconds; a prediction does not need that."""
     model = asked.model or ""
     if asked.data is None and asked.image_size is None and model != GPT and ":" not in model:
         return dataclasses.replace(asked, data="synthetic", image_size=PIXELS)
@@ -188,7 +188,7 @@ def process_overhead(config: RunConfig) -> tuple[float, str]:
             and (size := context_of(record)) is not None]  # fmt: skip
     if seen:
         size, run_id = max(seen)
-        return size, f"{CONTEXT}: as the record {run_id} has it on this kind of GPU"
+        return size, f"{CONTEXT}: from the record {run_id} on this kind of GPU"
     return (
         LEAST_FREE_GIB,
         f"{CONTEXT}: {LEAST_FREE_GIB:g} GiB is an assumption until a run on such a GPU has measured it",

@@ -38,7 +38,7 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
         )
     epochs = f"{config.epochs} epoch{'s' * (config.epochs > 1)}"
     steps = epochs if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
-    steps = "validation alone" if config.evaluate else steps
+    steps = "validation only" if config.evaluate else steps
     console.print(
         f"{config.mode} on {config.num_devices} × {config.device}: {work(config, without_credentials(config.data))}, "
         f"{config.per_device_batch} {workload_of(config).batched} per device per step, {steps}, "

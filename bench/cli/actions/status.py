@@ -28,7 +28,7 @@ def run(args) -> int:
         beats = every_status(folder)
         if not beats:
             raise UserError(
-                f"{folder}: its ranks have exited and there is no record: it was killed, or is about to finish"
+                f"{folder}: the ranks have exited, but there is no record yet: the run was killed, or is finishing now"
             )
         now = [beat.beats for beat in beats.values()]
         if now != before:

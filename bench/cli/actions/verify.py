@@ -145,7 +145,7 @@ def compare(
         if norm == "batch" and "BatchNorm" not in records[name].samples[0].facts["norm"]:
             return None
     if norm == "none" and (len(folders) < 2 or "single" not in folders):
-        raise UserError(f"nothing to compare: {missing[0] if missing else 'single alone was asked for'}")
+        raise UserError(f"nothing to compare: {missing[0] if missing else 'only single was chosen'}")
     kind = "norm-free network: must agree" if norm == "none" else "with batch norm: facts"
     table = Table(title=f"largest difference of a weight; {kind}", title_justify="left", box=box.SIMPLE_HEAD)
     for column in [

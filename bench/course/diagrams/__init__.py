@@ -63,8 +63,8 @@ def disagreement(logs: list[list[str]]):
     if not (1 < len(logs) <= 3 and 0 < len(calls) <= 12):
         raise ValueError("two or three ranks with one to twelve calls can be drawn")
     first = next((row for row, call in enumerate(calls) if len(set(call)) > 1), None)
-    title = "All ranks entered the same" if first is None else f"The ranks part at call {first + 1}"
-    figure, axes, top = paper(HEAD + ROW * len(calls) + 0.1, title, "From the ranks' own logs, in their order.")
+    title = "All ranks entered the same calls" if first is None else f"The ranks differ from call {first + 1} on"
+    figure, axes, top = paper(HEAD + ROW * len(calls) + 0.1, title, "From the log of each rank, in its order.")
     wide = (style.WIDTH - NUMBERS - style.MARGIN - GAP * (len(logs) - 1)) / len(logs)
     for rank in range(len(logs)):
         x = NUMBERS + rank * (wide + GAP)

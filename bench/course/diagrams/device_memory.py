@@ -96,7 +96,7 @@ def device_memory(
         "the libraries and the allocator."
     )
     height = 0.42 * len(bars) + 1.1
-    figure, axes, _ = paper(height, "What is in which device's memory", note)
+    figure, axes, _ = paper(height, "Memory of each device by category", note)
     axes.set_axis_on()
     whole = figure.get_figheight()
     bottom = axes.get_position().y0 + 0.5 / whole

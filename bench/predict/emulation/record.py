@@ -186,14 +186,14 @@ def grid(record: EmulationRecord) -> Grid:
     row = [record.program, str(record.num_devices), f"{style.number(1e3 * middle)}{interval}",
            style.number(1e3 * statistics.fmean(steps)), str(len(steps)), style.number(record.throughput),
            f"{100 * efficiency:.0f} %"]  # fmt: skip
-    return Grid(head, [row], f"{record.kind}: no measurement of a training")
+    return Grid(head, [row], f"{record.kind}, not measured in training")
 
 
 def provenance_lines(record: EmulationRecord) -> list[str]:
     plan, profile = record.plan, record.plan.profile
     rate = "without a limit" if plan.rate_mbit is None else f"of {rate_words(plan.rate_mbit)}"
     delay = f", {plan.latency_ms:g} ms one way" if plan.latency_ms else ""
-    slowed = (f"; computation and links are {plan.dilate:g} times slower, and figures divided back" if plan.dilate > 1
+    slowed = (f"; computation and links are {plan.dilate:g} times slower; times are divided by that" if plan.dilate > 1
               else "")  # fmt: skip
     return [
         f"{record.kind}: {profile.what}",
@@ -208,5 +208,5 @@ def answer(record: EmulationRecord) -> list[str]:
     lines = [f"the rank that was slowest: {phases}"]
     if record.cpu_share > CROWDED:
         lines.append(f"warning: {100 * record.cpu_share:.0f} % of this machine's CPU was in use, so waits ended late: "
-                     "take fewer nodes, a lower RATE or a larger DILATE")  # fmt: skip
+                     "use fewer nodes, a lower RATE or a larger DILATE")  # fmt: skip
     return lines

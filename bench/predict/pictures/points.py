@@ -178,7 +178,8 @@ def how_emulated(records: list[EmulationRecord]) -> list[str]:
     if not records:
         return []
     slowed = span_words([record.plan.dilate for record in records], "×{:g}")
-    return [f"Emulated: real engines, computation waited for, slowed {slowed} and divided back{disturbed(records)}."]
+    text = f"Emulated: real communication; computation is a wait; run {slowed} slower, times divided by that"
+    return [f"{text}{disturbed(records)}."]
 
 
 def span_words(values: list[float], form: str) -> str:
@@ -187,4 +188,4 @@ def span_words(values: list[float], form: str) -> str:
 
 def disturbed(records: list) -> str:
     most = max(disturbances_of(record).get("others_cpu_share", 0.0) for record in records)
-    return f"; other programs took up to {100 * most:.0f} % of the CPU" if most else ""
+    return f"; other processes used up to {100 * most:.0f} % of the CPU" if most else ""

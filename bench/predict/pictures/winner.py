@@ -22,7 +22,7 @@ from bench.predict.step.link import BYTE, Link
 from bench.predict.step.profile import Profile
 
 BODY = 4.6  # inches
-ALONE = "one device alone"
+ALONE = "only one device"
 RATES, COMPUTED = (1.0, 5.0), (-0.5, 2.5)  # powers of ten: Mbit/s of a link; ms of computation per MB of gradients
 CELLS = 36  # in each direction
 CELL = 0.1  # inches, roughly
@@ -31,10 +31,10 @@ SOLID, FAINT = 0.9, 0.35  # share of a mode's colour, the rest white: plain, and
 ALONG = -45  # degrees: regions go from the slow device with a slow link to the fast one with a fast link
 MARKS, EDGE = "osD^vP", "#404040"
 FOOT = (
-    "Computation per MB of gradients: a step of one device alone over the bytes of the model's gradients; more images "
-    "per device, or a slower device, is further up. Dashed: an all-reduce of all gradients takes as long as that step.",
-    f"Of steps as long within {100 * TIE:g} % the simplest mode's counts. fp16: gradients are sent as float16. "
-    "PowerSGD is left out, for what it computes is not in the forecast.",
+    "Computation per MB of gradients: step time on one device divided by the size of the gradients. More images per "
+    "device, or a slower device: further up. Dashed: an all-reduce of all gradients takes as long as that step.",
+    f"If steps are equal within {100 * TIE:g} %, the simplest mode wins. fp16: gradients are sent as float16. "
+    "PowerSGD is not included, because its computation cannot be forecast.",
 )
 
 
@@ -99,10 +99,10 @@ def draw(asked: Asked, ranks: int, others: list[Place] = ()):
     places = list({(each.name, rate_of(each.link)): each for each in [*others, own]}.values())
     ways = ways_of(asked.configs)
     looks = looks_of(ways)
-    marks = "Mark: the profile, filled as the mode that wins."
+    marks = "Mark: the profile, filled like the mode that wins."
     if len(places) > 1:
-        marks = ("Marks: profiles of this machine over links at which they were emulated, each filled as the mode that "
-                 "wins by its own forecast.")  # fmt: skip
+        marks = ("Marks: profiles of this machine, over the links with which they were emulated, each filled like the "
+                 "mode that wins in its own forecast.")  # fmt: skip
     title = f"Which mode wins on {ranks} devices, predicted"
     paper = style.canvas(None, title, BODY, None, (*FOOT, marks, *asked.provenance_lines()))
     (axes,) = style.axes_on(paper)

@@ -144,7 +144,7 @@ def explained(found: list[Forecast]) -> Grid:
          style.number(1e3 * each.step_s)]
         for each in found
     ]  # fmt: skip
-    return Grid(head, rows, f"Where the step goes, ms, {PREDICTED}: each row adds up to its step")
+    return Grid(head, rows, f"Step time by part, ms, {PREDICTED}: each row adds up to its step")
 
 
 def provenance_lines(profile: Profile, link: Link) -> list[str]:
@@ -153,14 +153,14 @@ def provenance_lines(profile: Profile, link: Link) -> list[str]:
         f"{PREDICTED}, nothing was run: {profile.what}",
         f"profile of one device: {profile.source}, {count} timed step{'' if count == 1 else 's'}, "
         f"{style.number(1e3 * profile.step_s)} ms at the median; {profile.machine}",
-        f"link: {link.words}; collectives as {'Gloo' if link.carrier == 'gloo' else 'NCCL'} has them",
+        f"link: {link.words}; collective algorithms of {'Gloo' if link.carrier == 'gloo' else 'NCCL'} has them",
     ]
 
 
 def limits(steps: int, link: Link) -> list[str]:
     """Limitations. steps: number of the profile's timed steps."""
     known = ["the profile's mean step"] * (steps > 1) + ["the measured link"] * (None not in link.beta_ends)
-    interval = f"the interval is that of {' and '.join(known)}" if known else "no interval: nothing was measured"
+    interval = f"the interval covers only {' and '.join(known)}" if known else "no interval: nothing was measured"
     model = "no interval includes the error of the model; tutorials/manual/forecast.md compares it with emulation"
     own = f"each node of {link.per_node} devices" if link.inside else "each device"
     return [interval, model, f"each device is assumed to have its own cores, and {own} its own link to all others"]

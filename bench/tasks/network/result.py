@@ -185,7 +185,7 @@ def provenance_lines(records: list[NetworkRecord]) -> list[str]:
     n = first.plan.rounds
     line = f"{stand_in(first)}; n = {n} round{'' if n == 1 else 's'}"
     if formulas.median_depth(n, CONFIDENCE) == 0:
-        line += ": too few for an interval of 95 %"
+        line += ": too few for a 95 % CI"
     return [where_of(records), machine_line(first).removesuffix(f"; {where(first)}"), line]
 
 
@@ -230,7 +230,7 @@ def figures(records: list[NetworkRecord]) -> dict:
 def draw(records: list[NetworkRecord]):
     found = series_of(records)
     foot = [
-        "Mark: median over rounds, bar: its exact 95 % interval; line: the fitted alpha and beta.",
+        "Mark: median over rounds. Bar: its exact 95 % CI. Line: the fitted alpha and beta.",
         *disturbed(records),
         *provenance_lines(records)[1:],
     ]
