@@ -51,9 +51,7 @@ def answer(result: Result) -> list[str]:
 def draw_ratios(result):
     bounds = [program.label for program in result.suite.programs.values() if program.is_bound]
     more = (f"{' and '.join(bounds)}: the no-communication baseline, not a way to train.",) if bounds else ()
-    return ratio_figure.draw_pairs(
-        result, result.pairs, "Which is faster, and by how much? (every pair, every round)", more
-    )
+    return ratio_figure.draw_pairs(result, result.pairs, "Which is faster, and by how much?", more)
 
 
 @style.styled

@@ -74,7 +74,7 @@ def draw(result):
     fixed = "global batch fixed" if suite.study == STRONG.name else "batch per device fixed"
     key = f"Speedup and efficiency against `{result.base}`, {fixed}. Bars: 95 % CI over the "
     key += "rounds (without a cap: it continues beyond the axis)."
-    bound_key = "Dotted: the no-communication baseline (as many independent processes). Hatched: throughput that this "
+    bound_key = "Dotted: the no-communication baseline (independent processes). Hatched: throughput that this "
     more = (key, bound_key + "machine loses in any mode.") if bounds else (key,)
     figure, panels = style.panels(result, f"{suite.study.capitalize()} scaling", [PANEL] * 3, 0.9, more, sharex=True)
     counts = sorted({count for points in lines.values() for count in points})
