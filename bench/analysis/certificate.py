@@ -146,7 +146,7 @@ FACTS = {
     "machine": lambda record: f"{record.machine['cpu_model']}, torch {record.versions.get('torch')}",
     "code": revision,
     "norm": of_facts("norm"),
-    "images a norm layer sees": norm_images,
+    "images per norm layer": norm_images,
     "buffers": of_facts("buffers"),
     "device set": device_set,
 }
@@ -165,7 +165,7 @@ SHOWN = {
 
 # Facts that differ because the modes do: why, and between which records they must still be equal.
 INHERENT = {
-    "images a norm layer sees": ("batch norm is local: its statistics come from one device's share", number_of_devices),
+    "images per norm layer": ("batch norm is local: its statistics come from one device's share", number_of_devices),
     "buffers": (
         "dp keeps replica 0's, ddp and zero1 broadcast rank 0's, horovod and fsdp keep each rank's own",
         of_mode,

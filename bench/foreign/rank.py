@@ -136,7 +136,7 @@ class Timer:
         self.world = Ranks()
         self.own = SilentWatch(opened) if settings["watch"] and not watch.made[0] else None
         self.walks = weakref.WeakKeyDictionary()  # torch's iterator -> Walked
-        watch.hearers.append(self.take_report)
+        watch.listeners.append(self.take_report)
         self.hooks = [register_optimizer_step_pre_hook(self.guarded(self.before_step)),
                       register_optimizer_step_post_hook(self.guarded(self.after_step))]  # fmt: skip
         self.patched = DataLoader.__iter__, dataloader._BaseDataLoaderIter.__next__

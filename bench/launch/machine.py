@@ -168,7 +168,7 @@ class OnMachine:
     """Each public method is a question."""
 
     def __init__(self):
-        self.node, self.own_folder, self.listener, self.others, self.told = None, None, None, [], {}
+        self.node, self.own_folder, self.listener, self.others, self.sent_files = None, None, None, [], {}
         self.silence_s = SILENCE_S
 
     def look(self, config: dict, ours: dict, devices: int) -> dict:
@@ -215,11 +215,11 @@ class OnMachine:
         self.node.start(argv, users | environment | own)
 
     def poll(self) -> list:
-        before, self.told = self.told, {}
+        before, self.sent_files = self.sent_files, {}
         for path in (path for pattern in LIVE if self.own_folder for path in self.own_folder.glob(pattern)):
             data = path.read_bytes()
-            self.told[path.name] = base64.b64encode(data[-LOG_BYTES:] if path.suffix == ".log" else data).decode()
-        return [self.node.wait(0), dict(self.told.items() - before.items())]
+            self.sent_files[path.name] = base64.b64encode(data[-LOG_BYTES:] if path.suffix == ".log" else data).decode()
+        return [self.node.wait(0), dict(self.sent_files.items() - before.items())]
 
     def end(self) -> None:
         if self.node and self.node.tree.process:

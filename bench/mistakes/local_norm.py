@@ -17,7 +17,7 @@ FEW_IMAGES = 8
         "The loss is noisy and higher than on one device with the same global batch.",
         (LOSS.expected("up"), METRIC, SPEED),
         workload={"norm": "sync", "per_device_batch": 7, "epochs": 1, "lr": 0.005},
-        changes=("norm", "images a norm layer sees", "buffers"),
+        changes=("norm", "images per norm layer", "buffers"),
         varies=("norm",),
     ),
     case="wrong/norm_two_images",

@@ -244,8 +244,8 @@ class Watch:
         return started[2] if started and not self.world.joined else self.world.rank
 
     def keep(self, observed: dict) -> list[Finding]:
-        for hear in listeners:
-            hear(self, observed)
+        for listener in listeners:
+            listener(self, observed)
         self.reported = [finding for finding in mistakes.find(observed) if finding.name not in self.expect]
         return self.reported
 

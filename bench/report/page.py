@@ -30,7 +30,7 @@ from bench.studies.registry import STUDIES, study_of
 from bench.tasks.network import result as network_result
 from bench.tasks.network.record import by_suite as networks_by_suite
 
-FOLDED = ("What holds the step back",)  # answers of the recommendation that do not fit on the first screen
+FOLDED = ("What limits the step time",)  # answers of the recommendation that do not fit on the first screen
 NAMES = {"n": "steps"}  # of columns, if the page is more explicit than the terminal
 
 

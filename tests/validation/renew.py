@@ -106,7 +106,7 @@ def draw_forecast() -> list[Path]:
     """Those of the manual's forecast."""
     words = forecast_example.words(manual.FORECAST_CHECK)
     args = COMMANDS["predict"].parts["step"].parse([f"--{name.lower()}={value}" for name, value in words.items()])
-    asked = forecast.asked_of(args)
+    asked = forecast.read_inputs(args)
     others = emulated_places(asked, manual.FORECAST_CHECK)
     drawn = figures(asked, forecast.forecasts(args, asked), forecast.points_of(args, asked), others)
     return drawing.save_all(drawn, manual.FORECAST_CHECK)

@@ -29,7 +29,7 @@ def run(args) -> int:
     """Predict; print tables and assumptions. Nothing is started, and without OUT no file is written."""
     if args.points and not args.out:
         raise UserError("POINTS are drawn into a picture: give OUT=folder")
-    asked = asked_of(args)
+    asked = read_inputs(args)
     points = points_of(args, asked)
     found, steps = forecasts(args, asked), len(asked.profile.factors)
     console = tables.terminal()
@@ -44,7 +44,7 @@ def run(args) -> int:
     return 0
 
 
-def asked_of(args) -> Asked:
+def read_inputs(args) -> Asked:
     """The inputs of a forecast. Raises UserError."""
     record = profiles.record_at(require_argument("RECORD", args.record))
     profile = profiles.profile_of(record, args.record)

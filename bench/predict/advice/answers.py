@@ -29,7 +29,7 @@ def advise(facts: Facts) -> list[Answer]:
         Answer(f"On {facts.nodes} devices", cluster.cluster_lines(facts) if forecast and facts.nodes else []),
         Answer("How far it scales", cluster.efficiency_lines(facts) if forecast else []),
         Answer("Cost of an epoch", cost_lines(facts)),
-        Answer("Not known", unknown_lines(facts)),
+        Answer("Unknown", unknown_lines(facts)),
     ]
     return [answer for answer in found if answer.lines]
 
@@ -41,8 +41,8 @@ def of_measured(facts: Facts) -> list[Answer]:
     steps = [line for way in ways_to_explain(facts) for line in step_lines(way, facts)]
     found = [
         Answer("Which mode", mode_lines(facts) if candidates(facts.ways) else []),
-        Answer("Distribute at all", distribution_lines(facts)),
-        Answer("What holds the step back", steps),
+        Answer("Whether to distribute", distribution_lines(facts)),
+        Answer("What limits the step time", steps),
     ]
     return [answer for answer in found if answer.lines]
 

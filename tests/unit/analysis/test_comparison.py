@@ -94,7 +94,7 @@ def changed(change, program: str | None = None):
 def test_equal_programs_are_fair():
     result = compare_suite(suite("compare", compare_programs()))
     assert result.certificate.fair, result.certificate.sentence()
-    assert {f.name for f in result.certificate.inherent} >= {"device set", "images a norm layer sees"}
+    assert {f.name for f in result.certificate.inherent} >= {"device set", "images per norm layer"}
 
 
 # What was done unfairly -> the line that must name it. Each change is made in the record, not in the config.

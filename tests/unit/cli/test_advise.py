@@ -5,8 +5,8 @@ import pytest
 from bench.__main__ import main
 from tests import profiles, records
 
-ANSWERS = ["Which mode", "Distribute at all", "What holds the step back", "On 8 devices", "How far it scales",
-           "Cost of an epoch", "Not known"]  # fmt: skip
+ANSWERS = ["Which mode", "Whether to distribute", "What limits the step time", "On 8 devices", "How far it scales",
+           "Cost of an epoch", "Unknown"]  # fmt: skip
 
 
 def advice(folder, capsys, found: list, *words: str) -> str:

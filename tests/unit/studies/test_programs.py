@@ -202,7 +202,7 @@ def test_every_program_stands_in_every_place_of_a_round_and_modes_are_in_the_tab
 
 def test_no_hook_of_a_study_is_misspelt():
     """Each is looked up by its name in the study's result.py: no function there has almost the name of one."""
-    hooks = set(re.findall(r'\.ask\("(\w+)"', inspect.getsource(Study)))
+    hooks = set(re.findall(r'\.call_optional\("(\w+)"', inspect.getsource(Study)))
     for study in STUDIES.values():
         others = {name for name, _ in inspect.getmembers(study.module, inspect.isfunction)} - hooks
         assert not [name for name in others if difflib.get_close_matches(name, hooks, n=1, cutoff=0.72)], study.name

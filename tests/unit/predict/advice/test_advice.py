@@ -36,8 +36,8 @@ def decided(*ways: Way) -> tuple[str, bool]:
     advised = answers.choose(ways).advised.label
     _, best, pair = answers.distribution(ways)
     found = said(Facts(ways))
-    assert f"use {advised}" in found["Which mode"] and best.label in found["Distribute at all"]
-    assert ("do not" in found["Distribute at all"]) != pair.shows_faster(best)
+    assert f"use {advised}" in found["Which mode"] and best.label in found["Whether to distribute"]
+    assert ("do not" in found["Whether to distribute"]) != pair.shows_faster(best)
     return advised, pair.shows_faster(best)
 
 
@@ -68,14 +68,14 @@ def test_a_mode_with_another_update_is_never_advised():
     ways = way("single", 100), way("ddp", 120), way("local", 300)
     assert decided(*ways) == ("ddp", True)
     found = said(Facts(ways))
-    assert "local" not in found["Distribute at all"] and "local" in found["Not known"]
+    assert "local" not in found["Whether to distribute"] and "local" in found["Unknown"]
 
 
 def test_what_is_withheld_recommends_nothing_and_shows_what_was_measured():
     ways = (way("single", 100), way("ddp", 200, parts={COMPUTATION: 0.3, EXPOSED: 0.7}))
     found = said(Facts(ways, disturbed=True, withheld="the runs were disturbed"))
     assert found["No recommendation"] == "the runs were disturbed" and "no verdict" in found["Measured"]
-    assert not {"Which mode", "Distribute at all", "What holds the step back"} & set(found)
+    assert not {"Which mode", "Whether to distribute", "What limits the step time"} & set(found)
 
 
 # --- what holds the step back ---------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_a_cluster_that_is_not_there_is_predicted_in_every_line():
     found = said(Facts(ways, profile=PROFILE, link=SLOW, nodes=8))
     lines = found["On 8 devices"].splitlines()
     assert all(line.startswith("predicted") for line in lines) and "use ddp with COMPRESSION=fp16" in lines[0]
-    assert "predict" not in found["Which mode"] + found["Distribute at all"] + found["What holds the step back"]
+    assert "predict" not in found["Which mode"] + found["Whether to distribute"] + found["What limits the step time"]
 
 
 @pytest.mark.parametrize(("longer", "advised"), [(1.06, "horovod"), (1.01, "ddp")])
@@ -200,6 +200,6 @@ def test_what_fits_is_told_of_each_mode_and_what_could_not_be_known_is_a_list():
     fits = said(Facts(batches={"single": 512, "ddp": 0}, batches_said=("of 16 GiB",)))["Largest batch per device"]
     lines = fits.splitlines()
     assert "single: 512" in lines[0] and "ddp:" in lines[1] and lines[2:] == ["of 16 GiB"]
-    found = said(Facts((way("ddp", 100),), price=1.0, unknown=("why",)))["Not known"].splitlines()
+    found = said(Facts((way("ddp", 100),), price=1.0, unknown=("why",)))["Unknown"].splitlines()
     assert found[0] == "why" and len(found) >= 6 and any("EXAMPLES" in line for line in found)
-    assert "LINK=" in said(Facts(profile=PROFILE))["Not known"]
+    assert "LINK=" in said(Facts(profile=PROFILE))["Unknown"]
