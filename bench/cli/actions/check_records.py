@@ -35,13 +35,13 @@ def run(args) -> int:
     for (title, *_), runs in wrong.items():
         record, findings = runs[0]
         file = FOREIGN if isinstance(record, ForeignRecord) else "record.json"
-        places = f"{record.folder}/{file}" + (f" and {len(runs) - 1} more like it" if len(runs) > 1 else "")
+        places = f"{record.folder}/{file}" + (f" and {len(runs) - 1} more with the same mistakes" if len(runs) > 1 else "")
         show(findings, f"{title}: {places}")
     shown = [findings for runs in wrong.values() for _, findings in runs]
     count = sum(not all(finding.question for finding in findings) for findings in shown)
-    said = [f"findings in {count}"] if count else []
+    said = [f"mistakes in {count}"] if count else []
     said += [f"possible mistakes in {len(shown) - count}"] if len(shown) > count else []
-    print(f"{len(records)} record{'s' * (len(records) != 1)}: {', '.join(said) or 'no finding'}")
+    print(f"{len(records)} record{'s' * (len(records) != 1)}: {', '.join(said) or 'no known mistakes found'}")
     for names, unlooked in unseen.most_common():
         if names:
             print(f"not observed in {unlooked}: {names}")
