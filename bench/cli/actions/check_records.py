@@ -35,7 +35,8 @@ def run(args) -> int:
     for (title, *_), runs in wrong.items():
         record, findings = runs[0]
         file = FOREIGN if isinstance(record, ForeignRecord) else "record.json"
-        places = f"{record.folder}/{file}" + (f" and {len(runs) - 1} more with the same mistakes" if len(runs) > 1 else "")
+        more = f" and {len(runs) - 1} more with the same mistakes" if len(runs) > 1 else ""
+        places = f"{record.folder}/{file}{more}"
         show(findings, f"{title}: {places}")
     shown = [findings for runs in wrong.values() for _, findings in runs]
     count = sum(not all(finding.question for finding in findings) for findings in shown)
