@@ -72,9 +72,11 @@ def check_value(f: dataclasses.Field, value) -> None:
         raise UserError(f"{name}={value} is too large for a record: at most {most}")
     if isinstance(value, str):
         if len(value) > LONGEST:
-            raise UserError(f"{name} has {len(value)} characters, but a record holds at most {LONGEST}: shorten it")
+            raise UserError(f"{name} has {len(value)} characters, but a record stores at most {LONGEST}: shorten it")
         if not is_unicode(value):
-            raise UserError(f"{name}={value} is not Unicode (UTF-8): no record can hold it")
+            raise UserError(
+                f"{name}={value} is not valid UTF-8 and cannot be stored in a record: choose a value in UTF-8"
+            )
 
 
 def is_unicode(text: str) -> bool:

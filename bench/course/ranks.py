@@ -245,7 +245,8 @@ def read_result(run_dir: Path, rank: int):
     except FileNotFoundError:
         raise failed(rank, "killed", f"rank {rank} ended before the function returned") from None
     except Exception as error:
-        raise UserError(f"the function's return value on rank {rank} cannot be unpickled here: {error}") from None
+        raise UserError(f"the function's return value on rank {rank} cannot be unpickled in the notebook ({error}): "
+                        "return tensors, numbers or strings, in lists or dicts") from None  # fmt: skip
 
 
 def failed(rank: int, kind: str, message: str, trace: str = "") -> RunFailed:

@@ -157,9 +157,9 @@ def read_parts(folder: Path, program: str, options: Options) -> list[dict]:
         raise UserError(f"{len(ranks)} processes trained and {len(ranks) - len(set(ranks)) + 1} claim to be rank "
                         f"{max(ranks, key=ranks.count)}: time one training at a time")  # fmt: skip
     if ranks != list(range(count)):
-        there = ", ".join(map(str, ranks))
+        there = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
         raise UserError(
-            f"only {there} of {count} ranks recorded step times: the others run on another machine, or were killed"
+            f"only {there} of {count} ranks recorded step times: the others ran on another machine, or were killed"
         )
     for part in found:
         if part["end"]["failed"]:

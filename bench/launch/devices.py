@@ -49,7 +49,7 @@ def choose_device(config: RunConfig) -> str:
         needed = SHORT.get(config.precision)
         if needed and not needed & set(cpu_flags()) and not config.allow_slow:
             slow = f"this CPU has no {config.precision} instructions and would be 6 to 40 times slower"
-            raise UserError(f"PRECISION={config.precision}: {slow}: use fp32, or ALLOW_SLOW=1 to see it")
+            raise UserError(f"PRECISION={config.precision}: {slow}: use fp32, or ALLOW_SLOW=1 to run it anyway")
         return "cpu"
     needed = 1 if config.share_gpu else config.num_devices
     if len(gpus) < needed and config.gpu_ids:
@@ -145,7 +145,7 @@ def named_gpus(config: Resources) -> list[Gpu]:
             here = ", ".join(f"{gpu.index} ({gpu.uuid[:12]}…)" for gpu in visible)
             raise UserError(f"GPUS={config.gpu_ids}: {entry} {why}: choose from {here}")
         if found[0] in chosen:
-            raise UserError(f"GPUS={config.gpu_ids} names GPU {found[0].index} twice")
+            raise UserError(f"GPUS={config.gpu_ids} names GPU {found[0].index} twice: name each GPU once")
         chosen += found
     return chosen
 
@@ -208,7 +208,7 @@ def require_gpu(config: RunConfig, gpu: Gpu) -> None:
             raise UserError(f"PRECISION=tf32: {what}: {why}: use fp32 or fp16")
         if config.precision == "bf16" and not config.allow_slow:
             why = f"compute capability {capability} has no bf16 and emulates it slowly"
-            raise UserError(f"PRECISION=bf16: {what}: {why}: use fp16, or ALLOW_SLOW=1 to see it")
+            raise UserError(f"PRECISION=bf16: {what}: {why}: use fp16, or ALLOW_SLOW=1 to run it anyway")
     device, _ = nvml.open_device(uuid=gpu.uuid)
     free = device and device.free_bytes()
     if free is not None and free < LEAST_FREE_GIB * nvml.GIB:

@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 
 from bench import mistakes
-from bench.errors import UserError
+from bench.errors import UserError, shortened
 from bench.mistakes import Finding
 from bench.observe.counts import Counts, DataWaits
 from bench.observe.draws import Draws
@@ -207,12 +207,12 @@ class Watch:
         """Call it after each epoch with this rank's metrics: ``metric(top1=0.93, images=10000, val_images=10000)``.
         images: counted for the metric; val_images: in the whole validation set. Raises UserError if a value is not a
         number."""
-        try:
-            numbers = {
-                name: (int if name in ("images", "val_images") else float)(value) for name, value in values.items()
-            }
-        except (TypeError, ValueError, RuntimeError):
-            raise UserError(f"Watch.metric: a value is not a number: pass numbers for {', '.join(values)}") from None
+        numbers = {}
+        for name, value in values.items():
+            try:
+                numbers[name] = (int if name in ("images", "val_images") else float)(value)
+            except (TypeError, ValueError, RuntimeError):
+                raise UserError(f"Watch.metric: {name}={shortened(repr(value))} is not a number: pass one") from None
         self.notify("metric", numbers)
 
     # --- the report -----------------------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ class Sample(Timed, frozen=True, kw_only=True):
             if any(type(bits) is float for bits in columns.get("throttle_reasons", ())):
                 raise ValueError("devices: timeline: throttle_reasons are bits")
             if {"rank", "device", "node"} & peaks.keys():  # tables have columns of these names
-                raise ValueError("devices: peak_memory_gib: rank, device and node are not sources")
+                raise ValueError("devices: peak_memory_gib: a memory source cannot be named rank, device or node")
             if "marks" in device and not {"timed", "end"} <= device["marks"].keys():
                 raise ValueError("devices: marks: timed or end is missing")
 

@@ -93,7 +93,7 @@ def unpacked(pack: Path, mtime_ns: int, size: int) -> dict[str, str]:
     with gzip.open(io.BytesIO(files.read_regular_file(pack, MOST_BYTES))) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise ValueError(f"{pack}: more than {MOST_BYTES / 2**20:g} MiB of records")
+        raise ValueError(f"{pack} has more than {MOST_BYTES / 2**20:g} MiB of records when unpacked: split it")
     found = {}
     for number, line in enumerate(content.decode().split("\n"), 1):
         if line and not (parts := LINE.fullmatch(line)):

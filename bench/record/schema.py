@@ -48,12 +48,12 @@ def check_bounds(record) -> None:
         value = left.pop()
         if isinstance(value, int | float):
             if abs(value) > LARGEST:
-                raise ValueError(f"a number beyond {LARGEST:g}")
+                raise ValueError(f"a number whose absolute value is above {LARGEST:g}")
         elif (most := MOST.get(type(value))) and len(value) > most:
-            raise ValueError(f"a {type(value).__name__} of more than {most} entries or letters")
+            raise ValueError(f"a {type(value).__name__} with more than {most} entries or characters")
         elif isinstance(value, dict):
             if any(len(name) > LONGEST_NAME for name in value):
-                raise ValueError(f"a name of more than {LONGEST_NAME} letters")
+                raise ValueError(f"a key with more than {LONGEST_NAME} characters")
             left += value.values()
         elif isinstance(value, list):
             left += value

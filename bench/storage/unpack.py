@@ -53,7 +53,7 @@ def unpack_split(split: str, archive: Path, images: Iterator[Image], to: Path, s
             raise UserError(f"{whole} already exists and does not come from {archive.name}: choose another folder")
         return say(f"{split}: already unpacked")
     if part.exists() and any(part.iterdir()) and source_of(part) != source:
-        raise UserError(f"{part} belongs to another archive: remove it, or choose another folder")
+        raise UserError(f"{part} is left from unpacking another archive: remove it, or choose another folder")
     if not part.exists() and shutil.disk_usage(to).free < source["bytes"]:
         raise UserError(
             f"{to} has not enough free space for {archive.name}: {source['bytes'] / 2**30:.1f} GiB are needed"

@@ -81,7 +81,7 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
             fitted.add(label)
             if number == 0 and len(said) == 1 and (total := runs * (time.monotonic() - began)) > SAID_FROM_S:
                 most = "at most about" if may_repeat else "about"
-                console.print(f"by this run ({label}) all {runs} runs take {most} {total / 60:.0f} min")
+                console.print(f"estimated from this run ({label}), all {runs} runs take {most} {total / 60:.0f} min")
         left = [label for label in left if label in fitted or label in plan.may_fail]
         if not left:
             raise last

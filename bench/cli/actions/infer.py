@@ -76,7 +76,8 @@ def plan_of(folder: Path, named: str, classes: str | None, model: str | None) ->
     names = class_names(classes, state, trained["data"], count)
     if names and len(names) != count:
         source = "CLASSES" if classes else path.name
-        raise UserError(f"{len(names)} class names ({source}), but the model of {path} has {count} classes")
+        raise UserError(f"{source} has {len(names)} class names, but the model in {path} has {count} classes: give "
+                        f"CLASSES=file with {count} lines")  # fmt: skip
     known = {name: trained[name] for name in OURS} | {"model": model_of(trained["model"], model, path)}
     known["norm"] = "batch" if known["norm"] == "sync" else known["norm"]  # the same weights
     return Plan(str(folder.resolve()), str(path), trained["data"], count, tuple(names)), known

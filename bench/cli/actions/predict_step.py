@@ -54,7 +54,7 @@ def read_inputs(args) -> Asked:
 def forecasts(args, asked: Asked) -> list[result.Forecast]:
     counts = [parse_integer("DEVICES", text.strip(), 1) for text in (args.devices or DEVICES).split(",")]
     if max(counts) > MOST_DEVICES:
-        raise UserError(f"DEVICES={max(counts)}: at most {MOST_DEVICES}")
+        raise UserError(f"DEVICES={max(counts)} is too large: at most {MOST_DEVICES}")
     return [result.forecast(asked.profile, config, ranks, asked.link)
             for config in asked.configs.values() for ranks in counts]  # fmt: skip
 

@@ -32,7 +32,7 @@ def flags_of(study: Study, args) -> Flags:
     if auto and args.quick:
         raise UserError("ROUNDS=auto and QUICK=1 exclude each other: leave one of them out")
     if minutes is not None and not auto:
-        raise UserError("MAX_MINUTES applies only to ROUNDS=auto: add it, or leave MAX_MINUTES out")
+        raise UserError("MAX_MINUTES applies only to ROUNDS=auto: add ROUNDS=auto, or leave MAX_MINUTES out")
     own = {name: value for name in ("quick", "strict", "replay", "max_gpus", "name", "modes")
            if (value := getattr(args, name, None)) is not None}  # fmt: skip
     return Flags(None if auto else rounds, (minutes or MAX_MINUTES) if auto else None, **own)

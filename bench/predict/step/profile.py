@@ -97,7 +97,9 @@ def profile_of(record: Record, place) -> Profile:
     if not record.ok:
         raise UserError(f"{place} belongs to a run without timed steps (status {record.status}): {make}")
     if record.num_devices > 1:
-        raise UserError(f"{place} is a run on {record.num_devices} devices, but one on one device is needed: {make}")
+        raise UserError(
+            f"{place} belongs to a run on {record.num_devices} devices, but a run on 1 device is needed: {make}"
+        )
     found = record.samples[0].profile
     if not found:
         raise UserError(f"{place} has no profile of one device (PROFILE=1, without COMPILE and ACCUMULATE): {make}")

@@ -10,7 +10,9 @@ from bench.studies.replay.study import REPLAYS, VARIANTS
 def compare(suite: Suite) -> Result:
     """The base, the fair and the unfair program. Raises UserError if one of them is missing."""
     if suite.programs and [p.config.label.variant for p in suite.programs.values()] != list(VARIANTS):
-        raise UserError(f"suite {suite.id} lacks one of its configurations ({', '.join(VARIANTS)}): run it again")
+        raise UserError(
+            f"suite {suite.id} does not contain all of its configurations ({', '.join(VARIANTS)}): run it again"
+        )
     return compare_suite(suite)
 
 

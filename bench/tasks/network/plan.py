@@ -47,7 +47,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     else:
         sizes = set(map(parse_size, text.split(",")))
     if len(sizes) > MOST_SIZES:
-        raise UserError(f"SIZES={text}: at most {MOST_SIZES} sizes")
+        raise UserError(f"SIZES={text} has {len(sizes)} sizes: give at most {MOST_SIZES}")
     return tuple(sorted(sizes))
 
 

@@ -129,8 +129,8 @@ def fit_line(series: Series) -> str:
     fit = series.fit
     alpha, beta = (with_span(value, 1.0) for value in (fit.alpha, fit.beta))
     off = f"{100 * abs(fit.off):.0f} % {'below' if fit.off < 0 else 'above'} the time at {in_bytes(fit.off_at)}"
-    line = f"{series.title}: alpha = {alpha} s, beta = {beta} s per byte; at worst the line is {off}"
-    return line + (": the times are not on a straight line" if abs(fit.off) > BENT else "")
+    line = f"{series.title}: alpha = {alpha} s, beta = {beta} s per byte; largest error of this fit: {off}"
+    return line + (", so the times do not follow a straight line" if abs(fit.off) > BENT else "")
 
 
 def with_span(value: Interval, scale: float) -> str:

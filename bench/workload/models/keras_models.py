@@ -47,7 +47,9 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
     except UserError as error:
         if not SHAPE.search(str(error)):
             raise
-        raise UserError(f"{error}; images come channels first, so the input shape is (3, height, width)") from error
+        raise UserError(
+            f"{error}; use the input shape (3, height, width), because the images are channels first"
+        ) from error
     except (ValueError, RuntimeError) as error:
         raise UserError(f"MODEL={config.model} cannot be built here: {str(error).splitlines()[0]}") from None
     if not isinstance(model, keras.Model) or not model.built or not isinstance(model.input_shape, tuple):
