@@ -7,7 +7,7 @@ class ExitCode(enum.IntEnum):
     """How a command of `bench` ends; `bench help` shows it."""
 
     DONE = 0, "done"
-    FAILED = 1, "a run, a check or a part of this machine failed, or there is nothing to show"
+    FAILED = 1, "a run or a check failed, something on this machine does not work, or there is nothing to show"
     REFUSED = 2, "the request cannot be met, or a file cannot be read"
     FOUND = 3, "a mistake or a regression was found, or the batch does not fit"
     INTERRUPTED = 130, "interrupted (Ctrl-C)"

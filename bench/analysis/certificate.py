@@ -10,7 +10,7 @@ processes that ran.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.config.options import UNSET, WORK
@@ -34,14 +34,25 @@ def of_facts(*fields: str):
 
     def read(record: Record) -> str | None:
         seen = {tuple((part.facts or {}).get(f, UNKNOWN) for f in fields) for part in record.samples}
-        texts = [", ".join(map(str, values)) for values in seen]
+        texts = [label_values(fields, values) for values in seen]
         return None if any(UNKNOWN in text for text in texts) else merge_texts(texts)
 
     return read
 
 
 def of_config(*fields: str):
-    return lambda record: " ".join(str(getattr(record.config, f)) for f in fields)
+    return lambda record: label_values(fields, [getattr(record.config, f) for f in fields])
+
+
+def label_values(fields: Sequence[str], values: Sequence) -> str:
+    """Values with their names; the value alone if there is only one.
+
+    >>> label_values(["momentum", "weight_decay"], [0.9, 0.0]), label_values(["lr"], [0.05])
+    ('momentum 0.9, weight decay 0.0', '0.05')
+    """
+    if len(fields) == 1:
+        return str(values[0])
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in zip(fields, values, strict=True))
 
 
 def global_batch(record: Record) -> int:
@@ -141,7 +152,7 @@ FACTS = {
     "loader workers in total": lambda record: sum(part.loader_workers for part in record.samples),
     "storage": of_facts("storage_ms"),
     "threads in total": lambda record: sum(part.threads for part in record.samples),
-    "waiting threads": lambda record: merge_texts(describe.wait_policies(record)),
+    "OpenMP wait policy": lambda record: merge_texts(describe.wait_policies(record)),
     "warm-up and timed steps": lambda record: f"{record.config.warmup_steps} + {len(record.samples[0].step_time_s)}",
     "machine": lambda record: f"{record.machine['cpu_model']}, torch {record.versions.get('torch')}",
     "code": revision,
@@ -231,7 +242,7 @@ class Certificate:
     def sentence(self) -> str:
         if self.fair:
             equal = len(self.facts) - len(self.inherent)
-            return f"fair: {equal} facts equal; inherent to the modes: {names(self.inherent)}"
+            return f"fair: {equal} facts are equal; differences inherent to the modes: {names(self.inherent)}"
         return f"NOT A FAIR COMPARISON: {names(self.differences)}"
 
 

@@ -67,7 +67,7 @@ def draw(result):
     style.finish(axes, "GiB")
     shown = [Patch(facecolor=look.colour, edgecolor="black", hatch=look.hatch, label=name) for name, _, look in parts]
     if any(peaks[HIGH_WATER] is not None for peaks in known):
-        label = "resident high-water mark, shared pages in full"
+        label = "peak RSS (shared pages counted in full)"
         shown.append(Line2D([], [], color=style.VERMILION, linewidth=2.2, label=label))
     style.legend_above(axes, 1, shown)
     return figure
@@ -116,7 +116,7 @@ def draw_bar(axes, y: float, peaks: dict, parts: list) -> None:
 def draw_over_time(result):
     firsts = {program.label: program.first for program in result.suite.programs.values()}
     source = source_of(firsts.values())
-    key = f"Source: {source or 'none recorded'}; the first round. Shaded: the timed steps."
+    key = f"Memory: {source or 'not recorded'}, in the first round. Shaded: the timed steps."
     heights = [PANEL] * len(firsts)
     figure, panels = style.panels(result, "Memory over time", heights, 0.95, [key], sharex=True, sharey=True)
     lines, tops = {}, []
@@ -131,7 +131,7 @@ def draw_over_time(result):
         style.finish(axes, grid="y")
     panels[0].set_ylim(0, 1.45 * max([*tops, 1e-3]))  # room for the names
     figure.supylabel("GiB", size=style.TEXT)
-    panels[-1].set_xlabel("seconds since the process opened its device")
+    panels[-1].set_xlabel("seconds since the process initialised its device")
     if lines:
         panels[0].legend(list(lines.values()), list(lines), loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4,
                          borderaxespad=0.2, columnspacing=1.2)  # fmt: skip

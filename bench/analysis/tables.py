@@ -193,10 +193,10 @@ def certificate_grids(certificate: Certificate) -> list[Grid]:
     order = sorted(certificate.facts, key=lambda fact: STATUS_ORDER.get(fact.status, 9))
     unequal = [[f.name, f.status, words.grouped(f.values), f.why] for f in order if f.status in STATUS_ORDER]
     equal = [[f.name, words.grouped(f.values)] for f in order if f.status not in STATUS_ORDER]
-    what, value = ("what", False), ("value", False)
-    caption = "Parity certificate, from the records"
-    return [Grid([what, ("status", False), value, ("why", False)], unequal, f"{caption} not equal"),
-            Grid([what, value], equal, f"{caption} equal")]  # fmt: skip
+    fact, value = ("fact", False), ("value", False)
+    return [Grid([fact, ("status", False), value, ("reason", False)], unequal,
+                 "Parity certificate: facts in the records that differ"),
+            Grid([fact, value], equal, "Parity certificate: facts in the records that are equal")]  # fmt: skip
 
 
 def print_certificate(console: Console, certificate: Certificate) -> None:

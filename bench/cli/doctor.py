@@ -13,5 +13,7 @@ GPU = Command(
         "--plan": ON_OFF | {"help": "list the checks and their times; needs no GPU"},
     },
 )  # fmt: skip
-COMMAND = Command("doctor", "check", "what this machine has, which modes it can run, and how to fix what is wrong",
-                  run=action("doctor"), parts=(GPU,))  # fmt: skip
+COMMAND = Command(
+    "doctor", "check", "hardware and libraries of this machine, which modes it can run, and how to fix problems",
+    run=action("doctor"), parts=(GPU,),
+)  # fmt: skip

@@ -36,7 +36,7 @@ def machine_line(record: Record) -> str:
     parts += filter(None, [where(record)])
     other = [policy for policy in wait_policies(record) if not waiting.bounded(policy)]
     if other and not record.on_gpu:
-        parts.append(f"waiting threads: {' and '.join(other)}")
+        parts.append(f"OpenMP wait policy: {' and '.join(other)}")
     return "; ".join(parts)
 
 

@@ -74,7 +74,7 @@ def undisturbed(records: list[Record]) -> tuple[bool, str]:
     """Whether records may be shown as a reference; and a sentence with the number of disturbed runs."""
     known = sum("others_cpu_share" in record["summary"] for record in records)
     if not known:
-        return True, "Whether other processes disturbed these runs was not measured."
+        return True, "It was not measured whether other processes disturbed these runs."
     unknown = f"; for {len(records) - known} runs this was not measured" if known < len(records) else ""
     count = sum(bool(disturbances_of(record)) for record in records)
     if count:

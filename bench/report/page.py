@@ -305,7 +305,7 @@ def environment_grid(record: Record) -> Grid:
     found["revision"] = git.get("revision") and git["revision"] + (" with changes" if git.get("dirty") else "")
     found |= environment.get("variables") or {}
     rows = [[name, ", ".join(map(str, v)) if isinstance(v, list) else str(v)] for name, v in found.items() if v]
-    return Grid([("what", False), ("value", False)], rows, "Environment of the first record")
+    return Grid([("property", False), ("value", False)], rows, "Environment of the first record")
 
 
 def line_of(suite: Suite) -> str:

@@ -140,7 +140,7 @@ def distribution_lines(facts: Facts) -> list[str]:
         return [f"distribute: {best.label} on {best.config.num_devices} devices"]
     one = "one process on one GPU" if alone.config.device == "cuda" else "one process with all threads"
     why = "is slower" if pair.differs else "is not shown to be faster"
-    return [f"{one}; do not distribute: {best.label}, the fastest distributed mode, {why}"]
+    return [f"do not distribute: {best.label}, the fastest distributed mode, {why} than {one}"]
 
 
 # --- what holds a step back, and what to try ----------------------------------------------------------------------
@@ -175,7 +175,7 @@ def step_lines(way: Way, facts: Facts) -> list[str]:
     elif order[0] in (COMPUTATION, REST):
         lines.append(f"{way.label}: the largest part of its step is {order[0]}")
     else:
-        lines.append(f"{way.label} is held back by {order[0]}")
+        lines.append(f"{way.label}: {order[0]} limits its step")
     return lines + [f"{way.label}, try {n}: {trial.words}" for n, trial in enumerate(trials(way, facts), 1)]
 
 
@@ -186,8 +186,8 @@ def trials(way: Way, facts: Facts) -> list[Trial]:
                            f"most the data wait, {percent(way.share(DATA_WAIT))} of the step"))  # fmt: skip
     found += fewer_bytes(way, facts)
     if (share := shown_share(way, IMBALANCE)) >= LEAST:
-        found.append(Trial(share, "equal devices without other load (`bench doctor`), because the slowest rank is "
-                           f"waited for; gains at most {percent(way.share(IMBALANCE))} of the step"))  # fmt: skip
+        found.append(Trial(share, "equal devices without other load (`bench doctor`), because all ranks wait "
+                           f"for the slowest; gains at most {percent(way.share(IMBALANCE))} of the step"))  # fmt: skip
     gpus = f" GPUS={way.config.num_devices}" if way.config.num_devices > 1 else ""
     found.append(Trial(None, f"`make sweep MODE={way.config.mode}{gpus}` measures its settings: their gain is not "
                        "known in advance"))  # fmt: skip
@@ -206,7 +206,7 @@ def fewer_bytes(way: Way, facts: Facts) -> list[Trial]:
                       f"{exposed} of the step")]  # fmt: skip
     if not way.can_halve:
         return []
-    bound = f"COMPRESSION=fp16: halves the bytes of the gradients; gains at most what is exposed, {exposed} of the step"
+    bound = f"COMPRESSION=fp16: halves the bytes of the gradients; gains at most the exposed {exposed} of the step"
     if not (facts.profile and facts.own_link and way.config.mode in ENGINES):
         return [Trial(share, bound)]
     gain = saved(facts.profile, way.config, way.config.num_devices, facts.own_link)

@@ -85,7 +85,7 @@ def read_programs(text: str) -> list[tuple[str, dict]]:
 
 COMPARE = Study(
     "compare", "compare", "Comparison", "Which mode is fastest here, by how much, and how sure is that?",
-    "single, dp, ddp, horovod (MODES: others) in interleaved rounds: which is faster, and was it fair?", plans,
+    "single, dp, ddp, horovod (or MODES=…) in interleaved rounds: which is faster, and was it fair?", plans,
     example="GPUS=2 [ROUNDS=8|auto QUICK=1 STRICT=1 REPLAY=dp-workers|… MODES=ddp,fsdp]",
     flags={
         "--strict": SWITCH | {"help": "refuse an unfair comparison"},

@@ -160,8 +160,8 @@ def sizes_grid(series: Series) -> Grid:
 
 
 def fits_grid(records: list[NetworkRecord]) -> Grid:
-    head = [("what", False), ("alpha, µs [95 %]", True), ("beta, ns per byte [95 %]", True),
-            ("1 / beta,\nGB/s", True), ("line off by", True)]  # fmt: skip
+    head = [("operation", False), ("alpha, µs [95 %]", True), ("beta, ns per byte [95 %]", True),
+            ("1 / beta,\nGB/s", True), ("largest error\nof the fit", True)]  # fmt: skip
     rows = []
     for series in (each for each in series_of(records) if each.fit):
         fit = series.fit
