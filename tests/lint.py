@@ -181,10 +181,10 @@ def check_contributing() -> Iterator[str]:
             if not re.search(rf"\b{name}\b", sources):
                 yield f"CONTRIBUTING.md: {title}: none of its files has {name}"
     (layers,) = re.findall(r"^layers = \[(.*?)^\]", (PROJECT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
-    floors = [set(re.findall(r"\w+", line)) for line in layers.strip().splitlines()]
+    above = [set(re.findall(r"\w+", line)) for line in layers.strip().splitlines()]
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", text.partition("## The layout")[2], re.MULTILINE)
     named = [set(re.findall(r"`(\w+)`", row)) for _, row in rows]
-    if len(floors) != len(named) or not all(floor <= names for floor, names in zip(floors, named, strict=True)):
+    if len(above) != len(named) or not all(layer <= names for layer, names in zip(above, named, strict=True)):
         yield "CONTRIBUTING.md: the table of layers is not that of pyproject.toml"
 
 
