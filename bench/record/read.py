@@ -24,6 +24,14 @@ LATER = {"median_throughput_per_s", "steal_share"}  # metrics that older records
 PARTS = ("schema_version", "run_id", "config", "samples")  # only the record of a run has all of them
 BEFORE_3 = {"augment": False, "checkpoint": False}  # in effect before they were options
 VARIANTS = ("base", "fair", "unfair", "right", "wrong")  # how the name of an arm began before there were variants
+OLD_NOTES = (
+    (r"^(no GPU is used: \d+ CPU) workers stand for", r"\1 processes emulate"),
+    (
+        r"^(\d+) compute threads in (\d+) processes share the (\d+) that single would get: .*",
+        r"\2 processes use \1 compute threads in total, but single uses \3: each process, or replica of dp, needs at "
+        "least one thread",
+    ),
+)
 # A control character, written as JSON writes it, but for tab and newline; after an even number of backslashes.
 CONTROL = re.compile(r"(?<!\\)((?:\\\\)*)\\u00(?:0[0-8bcef]|1[0-9a-f]|7f|[89][0-9a-f])", re.IGNORECASE)
 
@@ -99,6 +107,7 @@ def migrate(record, where) -> dict:
         if version < 5:
             name_labels(record["config"])
             name_workload(record)
+        reword_notes(record.get("topology"))
         record |= {"schema_version": SCHEMA_VERSION, "config": UNSET | dict.fromkeys(LABELS) | record["config"]}
     return record
 
@@ -120,6 +129,14 @@ def name_workload(record: dict) -> None:
     samples = record.get("samples")
     if isinstance(samples, list) and all(isinstance(part, dict) for part in samples):
         record["nodes"] = [{"ranks": [part.get("rank") for part in samples]}] if samples else []
+
+
+def reword_notes(topology) -> None:
+    """Notes that have had clearer words since."""
+    if isinstance(topology, dict) and isinstance(notes := topology.get("notes"), list):
+        for pattern, words in OLD_NOTES:
+            notes = [re.sub(pattern, words, note) if isinstance(note, str) else note for note in notes]
+        topology["notes"] = notes
 
 
 # --- records in folders ---------------------------------------------------------------------------------------------

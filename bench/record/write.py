@@ -212,8 +212,8 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
         notes.append(f"no GPU is used: {config.num_devices} CPU processes emulate {config.num_devices} devices")
     if threads > config.threads:
         notes.append(
-            f"{threads} compute threads in {len(parts)} processes share the {config.threads} that single would get: "
-            "a process, or a replica of dp, cannot have less than one thread"
+            f"{len(parts)} processes use {threads} compute threads in total, but single uses {config.threads}: "
+            "each process, or replica of dp, needs at least one thread"
         )
     if skipped := max((part.get("skipped_steps", 0) for part in parts), default=0):
         notes.append(f"{skipped} steps were skipped by all ranks: their loss or gradients would have done harm")

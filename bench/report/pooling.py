@@ -146,7 +146,7 @@ def workload_of(record: Record) -> str:
     said += [f"{name} {option_value(value)}" for name, value in options.items() if value != UNSET[name]]
     parts = [f"{config.model}, {config.data}{size}, {record.global_batch} {record.workload.batched} per step"]
     parts += [config.precision, config.optimizer, *said]
-    return ", ".join([*parts, f"{config.warmup_steps} + {config.timed_steps} steps"])
+    return ", ".join([*parts, f"{config.warmup_steps} warm-up + {config.timed_steps} timed steps"])
 
 
 def panels_of(records: list[Record]) -> list[Panel]:

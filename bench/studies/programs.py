@@ -35,7 +35,7 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
 
     refuse(asked, *(n for n in (*of_training(), *OF_SINGLE_RUNS) if not (trains and n in TRAINING)))
     config = dataclasses.replace(resolve_here(asked), baselines=False)
-    steps = f"{config.warmup_steps} + {config.timed_steps} steps"
+    steps = f"{config.warmup_steps} warm-up + {config.timed_steps} timed steps"
     if trains:
         steps = f"{config.epochs} epochs, learning rate {config.lr:g} ({config.schedule})"
     said = [

@@ -58,13 +58,15 @@ def print_line(cells, widths) -> None:
 
 def counts(rows: list[Row]) -> list[str]:
     kinds = {
-        "right, silent": lambda s: s.kind == "right" and not s.asks,
-        "right, asked": lambda s: s.kind == "right" and bool(s.asks),
-        "wrong, known mistakes found": lambda s: s.kind == "wrong" and bool(s.found) and s.found <= set(OLD),
-        "wrong, new mistakes found": lambda s: s.kind == "wrong" and bool(s.found - set(OLD)),
-        "wrong, asked": lambda s: s.kind == "wrong" and bool(s.asks) and not s.found,
-        "wrong, not visible, and said": lambda s: bool(s.cannot),
-        "uses of the interface": lambda s: s.kind == "wrong" and not (s.found or s.asks or s.cannot),
+        "right scripts, nothing reported": lambda s: s.kind == "right" and not s.asks,
+        "right scripts, possible mistake reported": lambda s: s.kind == "right" and bool(s.asks),
+        "wrong scripts, one of the first 14 mistakes found": lambda s: (
+            s.kind == "wrong" and bool(s.found) and s.found <= set(OLD)
+        ),
+        "wrong scripts, a later mistake found": lambda s: s.kind == "wrong" and bool(s.found - set(OLD)),
+        "wrong scripts, possible mistake reported": lambda s: s.kind == "wrong" and bool(s.asks) and not s.found,
+        "wrong scripts, listed below as not detectable": lambda s: bool(s.cannot),
+        "wrong uses of the Watch": lambda s: s.kind == "wrong" and not (s.found or s.asks or s.cannot),
     }
     lines = []
     for words, of in kinds.items():

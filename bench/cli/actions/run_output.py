@@ -37,7 +37,7 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
             "memory."
         )
     epochs = f"{config.epochs} epoch{'s' * (config.epochs > 1)}"
-    steps = epochs if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
+    steps = epochs if config.epochs else f"{config.warmup_steps} warm-up + {config.timed_steps} timed steps"
     steps = "validation only" if config.evaluate else steps
     console.print(
         f"{config.mode} on {config.num_devices} × {config.device}: {work(config, without_credentials(config.data))}, "
@@ -107,9 +107,9 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
         )
     if any(not other.config.plain for other in others):
         console.print(
-            "note: single is one process with all the threads on the same global batch; independent has no "
-            "communication, and its processes do not wait for each other. The speedup compares median steps (for "
-            f"independent the sum of its processes); {record.workload.units}/s counts all steps. One run each."
+            "note: single is one process with all threads and the same global batch; independent has no communication, "
+            "and its processes do not wait for each other. The speedup is the ratio of median steps (independent: of "
+            f"the summed median rates of its processes); {record.workload.units}/s counts all steps. One run each."
         )
     for sentence in cautions_of_single_runs(record, others):
         tables.print_named(console, "warning", sentence)

@@ -24,7 +24,9 @@ def scripts(path: Path) -> str:
     head = [("mistake", False), ("what it is", False), ("scripts with it", True), ("as expected", True)]
     lines.append("\n" + markdown.table(head, each))
     unseen = [[row["about"], row["cannot"]] for row in rows if row["cannot"]]
-    lines.append("What no Watch can detect, and why:\n\n" + markdown.table([("script", False), ("why", False)], unseen))
+    lines.append(
+        "Mistakes that a Watch cannot detect:\n\n" + markdown.table([("script", False), ("reason", False)], unseen)
+    )
     return "\n".join(lines)
 
 
@@ -36,7 +38,7 @@ def published(path: Path) -> str:
         said = [f"`{name}`" for name in row["found"]] + [f"`{name}`?" for name in row["asked"]]
         planted = f"with `{row['planted']}` planted" if row["planted"] else "unchanged"
         rows.append([f"{row['script']} (`{row['file']}` at {row['commit']})", planted, ", ".join(said) or "nothing"])
-    head = [("script", False), ("", False), ("found, or possible (?)", False)]
+    head = [("script", False), ("version", False), ("mistakes found; possible mistakes (?)", False)]
     return f"{machine(table)}\n\n{markdown.table(head, rows)}"
 
 
@@ -48,8 +50,8 @@ def timed(path: Path) -> str:
         note = f" ({row['note']})" if row["note"] else ""
         script = f"{row['script']} `{row['file']}` at {row['commit']}{note}"
         rows.append([script, row["engine"], row["weights"], ", ".join(said) or "nothing"])
-    head = [("script", False), ("exchange", False), ("final weights with and without", False),
-            ("found, or possible (?)", False)]  # fmt: skip
+    head = [("script", False), ("exchange", False), ("final weights with and without `bench time`", False),
+            ("mistakes found; possible mistakes (?)", False)]  # fmt: skip
     return f"{machine(table)}\n\n{markdown.table(head, rows)}"
 
 
