@@ -25,7 +25,7 @@ PARTS = ("schema_version", "run_id", "config", "samples")  # only the record of 
 BEFORE_3 = {"augment": False, "checkpoint": False}  # in effect before they were options
 VARIANTS = ("base", "fair", "unfair", "right", "wrong")  # how the name of an arm began before there were variants
 OLD_NOTES = (
-    (r"^(no GPU is used: \d+ CPU) workers stand for", r"\1 processes emulate"),
+    (r"^(no GPU is used: \d+ CPU) \w+ stand for", r"\1 processes emulate"),
     (
         r"^(\d+) compute threads in (\d+) processes share the (\d+) that single would get: .*",
         r"\2 processes use \1 compute threads in total, but single uses \3: each process, or replica of dp, needs at "
