@@ -57,6 +57,17 @@ def write_page(
     return path
 
 
+def code_in_backticks(text: str):
+    """HTML of a sentence, with commands as code.
+
+    >>> code_in_backticks("run `make sweep` & <b>")
+    Markup('run <code>make sweep</code> &amp; &lt;b&gt;')
+    """
+    from markupsafe import Markup, escape  # with jinja2: not for commands that only print
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
 def page(suites: list[Suite], others: list[Record], refused: list[str], networks: list = (), foreign: list = ()) -> str:
     import jinja2
 
@@ -94,6 +105,7 @@ def page(suites: list[Suite], others: list[Record], refused: list[str], networks
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["code"] = code_in_backticks
     return environment.get_template("page.html.j2").render(
         sections=[found for study, found in sections if not study.card],
         networks=[network_section(found) for found in newest.values()],
