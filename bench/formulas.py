@@ -126,6 +126,17 @@ def gpt_parameters(layers: int, width: int, context: int, vocabulary: int) -> in
     return layers * (12 * width**2 + 13 * width) + (2 * vocabulary + context + 2) * width
 
 
+def joules_per_example(energies_j: list[float], examples: int) -> float:
+    """Energy per example, in joules: that of all boards during the timed steps, over the examples of these steps.
+
+    Two GPUs that take 300 J each, in 10 steps of 64 examples:
+
+    >>> joules_per_example([300.0, 300.0], examples=640)
+    0.9375
+    """
+    return sum(energies_j) / examples
+
+
 def gpt_flops_per_token(layers: int, width: int, context: int, vocabulary: int) -> int:
     """Floating-point operations of a training step per token: 6 N + 12 layers x width x context (Chowdhery et al. 2022,
     "PaLM", appendix B). N: the parameters without the embeddings of tokens and places, which are looked up and not

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.console import Console
@@ -79,7 +79,7 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     if base is not None:
         head.append(("speedup vs\nthis run\n(median step)", True))
         rows = [[*row, describe.ratio(record, base)] for row, record in zip(rows, records, strict=True)]
-    return Grid(head, rows, grey=disturbed_rows(records))
+    return with_energy(Grid(head, rows, grey=disturbed_rows(records)), records)
 
 
 def single_runs_grid(records: list[Record]) -> Grid:
@@ -95,7 +95,17 @@ def single_runs_grid(records: list[Record]) -> Grid:
     mode, *head = runs_head(f"{units.pop()}/s" if len(units) == 1 else "throughput\nper second")
     given = [("options", False)] if any(options) else []
     head = [mode, *given, ("model", False), ("data", False), *head]
-    return Grid(head, rows, "One run each: no confidence interval, no verdict", disturbed_rows(records))
+    caption = "One run each: no confidence interval, no verdict"
+    return with_energy(Grid(head, rows, caption, disturbed_rows(records)), records)
+
+
+def with_energy(grid: Grid, records: list[Record]) -> Grid:
+    """The table of ``records`` with their energy per example, if any was recorded."""
+    cells = [describe.energy_cell(record) for record in records]
+    if not any(cells):
+        return grid
+    rows = [[*row, cell] for row, cell in zip(grid.rows, cells, strict=True)]
+    return replace(grid, head=[*grid.head, ("J per\nexample", True)], rows=rows)
 
 
 def runs_head(rate: str) -> list[tuple[str, bool]]:
@@ -123,7 +133,7 @@ def programs_grid(suite, caption: str) -> Grid:
             f"{min(values):.1f} to {max(values):.1f}", f"{1e3 * step_s:.1f}",
             describe.memory_cell(first.peak_memory), str(len(program.records)),
         ])  # fmt: skip
-    return Grid(head, rows, caption)
+    return with_energy(Grid(head, rows, caption), [program.first for program in suite.programs.values()])
 
 
 def memory_grid(

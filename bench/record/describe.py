@@ -14,6 +14,7 @@ from bench.measure import waiting
 from bench.measure.environment import cores_in_words
 from bench.profile.memory_parts import surplus
 from bench.record.disturbance import LABEL, disturbances_of, disturbed
+from bench.record.summary import joules_per_example
 from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
@@ -116,6 +117,12 @@ def memory_cell(devices: list[dict]) -> str:
     if source is None:
         return "not known"
     return f"{source} " + " ".join(f"{d[source]:.2f}" for d in devices)
+
+
+def energy_cell(record: Record) -> str:
+    """Joules per example with three digits; empty where no energy was recorded."""
+    joules = joules_per_example(record)
+    return "" if joules is None else f"{joules:#.3g}".rstrip(".")
 
 
 def devices_cell(record: Record) -> str:

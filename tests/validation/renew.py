@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bench import files
-from bench.analysis import drawing
+from bench.analysis import drawing, power_figure
 from bench.analysis.suite import Suite
 from bench.cli import COMMANDS
 from bench.cli.actions import predict_step as forecast
@@ -23,6 +23,7 @@ from bench.predict.pictures.figures import figures
 from bench.predict.pictures.points import Asked
 from bench.predict.pictures.winner import Place, at_rate
 from bench.record.disturbance import undisturbed
+from bench.record.view import Record
 from bench.studies.registry import study_of
 from bench.tasks.network import result as network_result
 from bench.tasks.network.record import by_suite, place_of
@@ -81,9 +82,22 @@ def pictures() -> Iterator[tuple[Path, Callable[[], list[Path]]]]:
         yield suite.folder, functools.partial(draw_suite, suite)
     for found in by_suite(find_networks(manual.REFERENCE)[0]).values():
         yield place_of(found), functools.partial(draw_network, found)
+    for record in single_runs():
+        yield Path(record.folder), functools.partial(draw_run, record)
     yield manual.FORECAST_CHECK, draw_check
     yield manual.FORECAST_CHECK, draw_forecast
     yield published.FOLDER, draw_published
+
+
+def single_runs() -> list[Record]:
+    """The reference records of GPUs that report power."""
+    alone = [record for folder in manual.reference_folders() for record in reference_page.read(folder)[1]]
+    return [record for record in alone if power_figure.has_power(record)]
+
+
+def draw_run(record: Record) -> list[Path]:
+    """That of one run's power."""
+    return drawing.save_all({"power": power_figure.draw_runs([record])}, Path(record.folder))
 
 
 def draw_suite(suite: Suite) -> list[Path]:

@@ -50,6 +50,8 @@ def page(folder: Path) -> str:
         good = newest_first([record for record in alone if record.ok])
         grid, commands = runs_grid(good), "\n".join(f"{run}: {command}" for run, command in commands_of(good))
         parts.append(f"## Single runs\n\n{grid.caption}.\n\n{markdown.grid(grid)}\n\n```\n{commands}\n```\n")
+        parts += [f"![{record.run_id}: {path.stem}]({path.relative_to(folder)})\n"
+                  for record in good for path in pictures(Path(record.folder))]  # fmt: skip
     return "\n".join(parts)
 
 
