@@ -36,7 +36,8 @@ def parse_value(f: dataclasses.Field, text: str):
             return True
         if text.lower() in ("0", "false", "no", "off", ""):
             return False
-        within = [each.metadata["choices"] for each in FIELDS.values() if each.metadata["within"] == f.name]
+        within = [each.metadata["choices"] or (each.metadata["form"],) for each in FIELDS.values()
+                  if each.metadata["within"] == f.name]  # fmt: skip
         raise UserError(f"{variable_of(f)}={text}: write {', '.join(['1', *sum(within, ())])} or 0")
     try:
         return kind(text)

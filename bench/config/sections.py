@@ -214,7 +214,9 @@ class Measuring:
         maximum=MOST_STEPS)
     val_batch: int | None = option(None, "per-device batch size of a validation (BATCH)", minimum=1,
         trains=True, advanced=True)
-    profile: bool = option(False, "profile one more step with torch.profiler; the record contains its timeline")
+    profile: bool = option(False, "profile one more step with torch.profiler; the record contains its timeline; "
+        "torch: also keep torch.profiler's trace of each rank")
+    profile_kept: bool = option(False, flag="profile", within="profile", form="torch")
     memory: bool | None = option(None, "record the allocations of one more step: memory at its peak, by kind "
         "(cpu: 0, gpu: 1; with EPOCHS 0)", plain=False, advanced=True)
     watch: bool = option(False, "check the run for known mistakes; slows untimed steps")

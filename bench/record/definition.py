@@ -156,7 +156,16 @@ class Span(TypedDict):
     bytes: int | None
 
 
-Timeline = TypedDict("Timeline", {"step": Count, "step_s": Seconds, "spans": list[Span], "notes": list[str]})
+class Timeline(TypedDict):
+    """start_s: when this rank began the step, after the first rank that did. clock_error_s: the largest error of that
+    between machines, whose clocks differ. Older records lack both."""
+
+    step: Count
+    step_s: Seconds
+    spans: list[Span]
+    notes: list[str]
+    start_s: NotRequired[Amount]
+    clock_error_s: NotRequired[Amount]
 
 
 class Replicas(TypedDict):

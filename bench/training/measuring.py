@@ -12,7 +12,7 @@ from bench.measure import environment, load, node, steady
 from bench.measure.facts import collect_facts
 from bench.measure.memory import MemorySampler
 from bench.observe.weights import hash_of, state_of
-from bench.profile import horovod_timeline
+from bench.profile.clocks import join_timelines
 from bench.profile.timeline import PROFILED_STEPS
 from bench.record.write import write_evaluation, write_record
 from bench.training.averages import stored
@@ -155,6 +155,6 @@ def collect(trainer: Trainer, epochs: Epochs, data: Data, observer: Observer, me
 def write(trainer: Trainer, epochs: Epochs, parts: list[dict], observer: Observer) -> None:
     mode = trainer.mode
     if mode.topology.rank == 0:
-        horovod_timeline.share_communication(parts)
+        join_timelines(parts)
         observed, machine, path = observer.join_over_ranks(parts), environment.collect_environment(), trainer.run_dir
         write_record(path, trainer.config, mode.topology, mode.label, machine, parts, epochs.rows, observed)

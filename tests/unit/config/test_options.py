@@ -72,6 +72,7 @@ def test_each_type_is_read_from_text():
         ("inject=barrier,many-writers,kill:0:3", {"step_barrier": True, "mistake": "many-writers", "fault": "kill:0:3",
                                                   "num_devices": 2, "epochs": 1}),
         ("compile=reduce-overhead", {"compile": True, "compile_mode": "reduce-overhead"}),
+        ("profile=torch", {"profile": True, "profile_kept": True}),
         ("gpus=0,1", {"num_devices": 2, "gpu_ids": "0,1"}),
         ("gpus=3,", {"num_devices": 1, "gpu_ids": "3,"}),
         ("gpus=GPU-3f2a,1", {"num_devices": 2, "gpu_ids": "GPU-3f2a,1"}),
