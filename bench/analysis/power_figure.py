@@ -52,7 +52,7 @@ def draw(suite, records: dict[str, Record], more: Iterable[str] = (), certificat
             axes.set_ylabel(label, size=style.SMALL)
             style.finish(axes, grid="y")
         title = f"{name}: {' and '.join(dict.fromkeys(used_gpus(record)))}"
-        title += f", {cell} J per example" if (cell := energy_cell(record)) else ""
+        title += f", {cell} J per example" if (cell := energy_cell([record])) else ""
         panels[3 * place].set_title(title, loc="left", size=style.SMALL, weight="bold")
     panels[-1].set_xlabel("seconds since the process had its device")
     if len(lines) > 1:

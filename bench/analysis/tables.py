@@ -79,7 +79,7 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     if base is not None:
         head.append(("speedup vs\nthis run\n(median step)", True))
         rows = [[*row, describe.ratio(record, base)] for row, record in zip(rows, records, strict=True)]
-    return with_energy(Grid(head, rows, grey=disturbed_rows(records)), records)
+    return with_energy(Grid(head, rows, grey=disturbed_rows(records)), [[record] for record in records])
 
 
 def single_runs_grid(records: list[Record]) -> Grid:
@@ -96,12 +96,12 @@ def single_runs_grid(records: list[Record]) -> Grid:
     given = [("options", False)] if any(options) else []
     head = [mode, *given, ("model", False), ("data", False), *head]
     caption = "One run each: no confidence interval, no verdict"
-    return with_energy(Grid(head, rows, caption, disturbed_rows(records)), records)
+    return with_energy(Grid(head, rows, caption, disturbed_rows(records)), [[record] for record in records])
 
 
-def with_energy(grid: Grid, records: list[Record]) -> Grid:
-    """The table of ``records`` with their energy per example, if any was recorded."""
-    cells = [describe.energy_cell(record) for record in records]
+def with_energy(grid: Grid, runs: list[list[Record]]) -> Grid:
+    """The table with the energy per example of the runs of each row, if any was recorded."""
+    cells = [describe.energy_cell(records) for records in runs]
     if not any(cells):
         return grid
     rows = [[*row, cell] for row, cell in zip(grid.rows, cells, strict=True)]
@@ -133,7 +133,7 @@ def programs_grid(suite, caption: str) -> Grid:
             f"{min(values):.1f} to {max(values):.1f}", f"{1e3 * step_s:.1f}",
             describe.memory_cell(first.peak_memory), str(len(program.records)),
         ])  # fmt: skip
-    return with_energy(Grid(head, rows, caption), [program.first for program in suite.programs.values()])
+    return with_energy(Grid(head, rows, caption), [program.records for program in suite.programs.values()])
 
 
 def memory_grid(
@@ -175,7 +175,7 @@ def comparison_grid(result) -> Grid:
                      c.verdict + (" (unfair)" if pair.flagged else "")]  # fmt: skip
         mean = f"{statistics.geometric_mean(values):.1f} [{min(values):.1f}–{max(values):.1f}]"
         rows.append([label, mean, *cells, str(result.suite.n)])
-    return Grid(head, rows)
+    return with_energy(Grid(head, rows), [program.records for program in result.suite.programs.values()])
 
 
 def pairs_grid(result) -> Grid:

@@ -119,10 +119,10 @@ def memory_cell(devices: list[dict]) -> str:
     return f"{source} " + " ".join(f"{d[source]:.2f}" for d in devices)
 
 
-def energy_cell(record: Record) -> str:
-    """Joules per example with three digits; empty where no energy was recorded."""
-    joules = joules_per_example(record)
-    return "" if joules is None else f"{joules:#.3g}".rstrip(".")
+def energy_cell(records: list[Record]) -> str:
+    """Joules per example with three digits, the mean over runs; empty where one of them did not record it."""
+    found = [joules_per_example(record) for record in records]
+    return "" if None in found else f"{statistics.fmean(found):#.3g}".rstrip(".")
 
 
 def devices_cell(record: Record) -> str:

@@ -84,6 +84,9 @@ def test_what_was_unfair_comes_first_and_is_flagged():
     assert {row[0] for row in [*unequal.rows, *equal.rows]} == {fact.name for fact in result.certificate.facts}
     rows = {row[0]: row for row in tables.comparison_grid(result).rows}
     assert list(rows) == list(programs) and [name for name, row in rows.items() if "(unfair)" in row[-2]] == ["ddp"]
+    on_gpus = compare_suite(records.suite("compare", programs, rounds=4, device="cuda"))
+    for grid in (tables.comparison_grid(on_gpus), tables.programs_grid(on_gpus.suite, "")):  # their energy was recorded
+        assert "J per" in grid.head[-1][0] and all(float(row[-1]) > 0 for row in grid.rows)
     pairs = tables.pairs_grid(compare_suite(result.suite, all_pairs=False)).rows
     assert [row[0] for row in pairs] == [f"{label} / single" for label in programs if label != "single"]
 
