@@ -23,9 +23,9 @@ FILLED, HOLLOW = "o", "s"  # marks: measured, emulated
 DODGE = 0.1  # of a doubling, between marks at the same number of devices
 ROUNDING_S = 1e-9
 KEY = (
-    "compute: when the device is busy; in the gaps it waits for messages, or for what an engine does itself. comm.: "
-    "number and MiB of a bucket of gradients (ddp, zero1; emulated: from its launch) or of what horovod packs; at the "
-    "end the weights (zero1). gather, scatter: a block's weights from all ranks, its gradients to them (fsdp)."
+    "compute: the device is busy; in the gaps it waits for messages, or for work of the backend. comm.: number and MiB "
+    "of a gradient bucket (ddp, zero1; emulated: from its launch) or of a fused reduction (horovod); at the end of the "
+    "step the weights (zero1). gather: a block's weights from all ranks (fsdp). scatter: its gradients to all ranks."
 )
 
 
@@ -107,7 +107,7 @@ def handles_of(found: list[Forecast], kinds: dict) -> list:
     handles = [Line2D([], [], color=look.colour, linestyle=look.line, label=mode) for mode, look in looks.items()]
     handles.append(Line2D([], [], color=style.GREY, label=PREDICTED))
     if any(each.low_s is not None for each in found):
-        handles.append(Patch(facecolor=style.GREY, alpha=0.35, label="its 95 % interval"))
+        handles.append(Patch(facecolor=style.GREY, alpha=0.35, label="95 % CI of the prediction"))
     for kind, (records, marker) in kinds.items():
         face = style.WHITE if marker == HOLLOW else style.GREY
         if records:
@@ -117,13 +117,13 @@ def handles_of(found: list[Forecast], kinds: dict) -> list:
 
 
 def foot(asked: Asked, points: Points) -> list[str]:
-    lines = ["Efficiency: throughput over that of as many devices that need nothing of each other, by the profile.",
+    lines = ["Efficiency: throughput divided by that of the same number of independent devices (from the profile).",
              *asked.provenance_lines()]  # fmt: skip
     lines += [f"The {line.removeprefix('the ')}." for line in result.limits(len(asked.profile.factors), asked.link)[:1]]
     if points.measured:
         n = span_words([len(records) for records in by_place(points.measured).values()], "{:g}")
         networks = sorted({record.network or "processes of one machine" for record in points.measured})
-        lines.append(f"Measured: n = {n} rounds, 95 % intervals; {'; '.join(networks)}{disturbed(points.measured)}.")
+        lines.append(f"Measured: n = {n} rounds, bars: 95 % CI; {'; '.join(networks)}{disturbed(points.measured)}.")
     return lines + how_emulated(points.emulated)
 
 
@@ -137,7 +137,7 @@ def draw_timeline(asked: Asked, most: int, points: Points):
     ranks = max((record.num_devices for record in with_one), default=most)
     beside = {record.config.mode: record for record in with_one if record.num_devices == ranks}
     panels = [panel_of(config, asked, ranks, beside.get(mode)) for mode, config in asked.configs.items()]
-    unseen = [f"{mode}: the emulation shows no messages of this engine." for mode, record in beside.items()
+    unseen = [f"{mode}: the emulation records no messages of this backend." for mode, record in beside.items()
               if not any(span["lane"] == "communication" for span in record.timeline)]  # fmt: skip
     foot = (KEY, *asked.provenance_lines(), *how_emulated(list(beside.values())), *unseen)
     what = "predicted, emulated (rank 0)" if beside else "predicted"

@@ -153,7 +153,7 @@ def finding(folder: Path, study: str, mode: str, picture: str) -> str:
     suite = max(suites, key=lambda suite: suite.id)
     found, (quiet, said) = study_of(suite), undisturbed(suite.records)
     lines = [f"- {line}" for line in found.answer(found.result(suite))]
-    lines += [] if quiet else [f"- {said} Their seconds count nowhere; what was learnt does not depend on them."]
+    lines += [] if quiet else [f"- {said} Their times are not used; the accuracy does not depend on them."]
     place = os.path.relpath(suite.folder, PROJECT / "tutorials" / "manual")
     lines += ["", f"{'; '.join(provenance_lines(suite))}. [Records]({place}/). `{found.repeat(suite)}`", ""]
     return "\n".join([*lines, f"![{found.heading}: {picture}]({place}/pictures/{picture}.svg)"]) + "\n"
