@@ -604,7 +604,7 @@ def sharded_bytes(parameters: int, ranks: int, shards: tuple[str, ...], state_nu
 
 
 def ring_gather_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:
-    """Seconds of a ring all-gather or reduce-scatter of nbytes in all: (n - 1) alpha + (n - 1) / n beta s, half of an
+    """Seconds of a ring all-gather or reduce-scatter of nbytes in total: (n - 1) alpha + (n - 1) / n beta s, half of an
     all-reduce (``ring_all_reduce_s``, with its sources).
 
     >>> round(ring_gather_s(4e6, ranks=4, alpha_s=1e-3, beta_s=1e-6), 6)

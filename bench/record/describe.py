@@ -219,7 +219,7 @@ def row(record: Record) -> list[str]:
 
 
 def epoch_line(row: dict, workload) -> str:
-    """An epoch, or a validation alone, in one line. row: as in the record."""
+    """An epoch, or only a validation, in one line. row: as in the record."""
     labels = {"train_loss": "training loss"} | {f"train_{m.key}": f"training {m.label}" for m in workload.metrics}
     labels |= {"loss": "loss"} | {m.key: m.label for m in workload.metrics}
     labels |= {f"{name}_{m.key}": f"{name.upper()} {m.label}" for name in AVERAGES for m in workload.metrics}

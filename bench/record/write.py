@@ -1,4 +1,4 @@
-"""Writes a run's record as JSON: whole or not at all, checked against its definition.
+"""Writes a run's record as JSON, atomically, checked against its definition.
 
 Raw samples are kept: every metric of ``summary`` can be computed again from ``samples`` (bench/formulas.py).
 """
@@ -248,7 +248,7 @@ def provenance_of(config: RunConfig) -> dict:
 
 
 def save(run_dir: Path, record: dict, name: str = "record.json", form: str = "Run") -> Path:
-    """Check a record and write it whole: to a temporary name on the same disk, then renamed."""
+    """Check a record and write it atomically: to a temporary name on the same disk, then renamed."""
     check(record, run_dir, form)
     path = Path(run_dir) / name
     with files.atomic_write(path, path.with_suffix(".json.tmp")) as temporary, temporary.open("w") as file:

@@ -1,7 +1,7 @@
 """A map of the fastest mode over the rate of the links and the computation per byte of gradients.
 
 Only these two are scaled; number of devices, gradients and latency stay. Of modes whose median steps are within 2 % the
-simplest wins, and one device alone is the simplest.
+simplest wins, and a single device is the simplest.
 """
 
 import dataclasses
