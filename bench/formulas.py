@@ -137,30 +137,18 @@ def joules_per_example(energies_j: list[float], examples: int) -> float:
     return sum(energies_j) / examples
 
 
-def gpt_flops_per_token(layers: int, width: int, context: int, vocabulary: int) -> int:
-    """Floating-point operations of a training step per token: 6 N + 12 layers x width x context (Chowdhery et al. 2022,
-    "PaLM", appendix B). N: the parameters without the embeddings of tokens and places, which are looked up and not
-    multiplied. 6: a multiplication and an addition per weight in the forward pass, twice that in the backward pass; the
-    second term is attention's, counted without the causal mask's saving, as there. Recomputation does not count.
+def model_flops_per_s(examples_per_s: float, flops_per_example: float, num_devices: int) -> float:
+    """Operations per second of one device, for its share of the examples. Recomputation does not count.
 
-    >>> gpt_flops_per_token(layers=12, width=768, context=1024, vocabulary=50257)
-    855166464
+    >>> model_flops_per_s(1000.0, 24.3e9, num_devices=2)  # ResNet-50 at 224 pixels
+    12150000000000.0
     """
-    parameters = gpt_parameters(layers, width, context, vocabulary) - (vocabulary + context) * width
-    return 6 * parameters + 12 * layers * width * context
-
-
-def model_flops_per_s(tokens_per_s: float, flops_per_token: float, num_devices: int) -> float:
-    """Operations per second for a device's share of the tokens.
-
-    >>> model_flops_per_s(100_000.0, 855_166_464, num_devices=4)
-    21379161600000.0
-    """
-    return tokens_per_s * flops_per_token / num_devices
+    return examples_per_s * flops_per_example / num_devices
 
 
 def model_flops_utilization(model_flops_per_s: float, peak_flops_per_s: float) -> float:
-    """MFU: the model's operations over the device's peak (Chowdhery et al. 2022).
+    """MFU: the model's operations over the device's peak (Chowdhery et al. 2022, "PaLM", appendix B). With those of the
+    hardware, which include recomputed activations, it is HFU.
 
     >>> round(model_flops_utilization(21.38e12, peak_flops_per_s=312e12), 4)
     0.0685

@@ -272,8 +272,8 @@ class Extras:
     target: float | None = option(None,
         "measure the time to this accuracy, as in 0.98, or value of the workload's metric", exclusive_minimum=0,
         trains=True)
-    peak_tflops: float | None = option(None, "peak of one device, TFLOP/s, for the model FLOPs utilisation of gpt "
-        "(GPUs: from a table of vendors' data)", exclusive_minimum=0, advanced=True)
+    peak_tflops: float | None = option(None, "peak of one device in the run's precision, TFLOP/s, for MFU (GPUs: "
+        "from a table of data sheets)", exclusive_minimum=0, advanced=True)
     baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)", advanced=True)
     checkpoint: bool | None = option(None, "write checkpoints after every epoch (with EPOCHS: 1)", trains=True)
     checkpoint_steps: int | None = option(None, "also write a checkpoint every N steps", minimum=1, trains=True,

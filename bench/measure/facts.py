@@ -41,6 +41,7 @@ def collect_facts(config, mode, trainer) -> dict:
         "augment": config.augment,
         **({"optimizer_groups": groups_of(optimizer)} if len(optimizer.param_groups) > 1 else {}),
         **trainer.workload.facts(plain),
+        **trainer.workload.flops,
         **mode.facts(optimizer),
         **({} if list(plain.buffers()) else {"buffers": "none"}),
         "overlap": config.overlap,

@@ -254,26 +254,51 @@ def interrupted(record: Record) -> str:
     )
 
 
-def flops_sentence(record: Record) -> str:
-    """Model FLOP/s per device, and MFU if the device's peak is known; "" for a model whose FLOPs are not counted."""
-    config, facts = record.config, record.samples[0].facts if record.samples else None
-    per_token = (facts or {}).get("flops_per_token")
-    if not per_token or not record.throughput:
+def flops_per_example(record: Record) -> float | None:
+    """Of a forward and backward pass; None if they were not counted. Records of gpt before 0.2 have them per token."""
+    facts = (record.samples[0].facts or {}) if record.samples else {}
+    per_token = facts.get("flops_per_token")
+    return facts.get("flops_per_example", per_token and per_token * record.workload.per_example)
+
+
+def peak_tflops(record: Record) -> tuple[float | None, str]:
+    """The peak of one device in the run's precision, and its source."""
+    if record.config.peak_tflops:
+        return record.config.peak_tflops, "PEAK_TFLOPS"
+    peaks = {name: peak_of(name, record.config.precision) for name in used_gpus(record)}
+    if not peaks or not all(peaks.values()):
+        return None, ""
+    return min(peaks.values()), f"{' and '.join(peaks)}, {record.config.precision}, data sheet"
+
+
+def utilization(record: Record, throughput: float | None = None) -> dict[str, float]:
+    """ "tflops" of one device, and "mfu" if its peak is known; empty if the FLOPs were not counted. throughput: by
+    default the record's."""
+    per_example, throughput = flops_per_example(record), throughput or record.throughput
+    if not per_example or not throughput:
+        return {}
+    devices, peak = 1 if record.config.share_gpu else record.num_devices, peak_tflops(record)[0]
+    examples_per_s = throughput / record.workload.per_example
+    flops = formulas.model_flops_per_s(examples_per_s, per_example, devices)
+    found = {"tflops": flops / 1e12}
+    return found | ({"mfu": formulas.model_flops_utilization(flops, peak * 1e12)} if peak else {})
+
+
+def flops_cell(name: str, value: float | None) -> str:
+    if value is None:
         return ""
-    devices = 1 if config.share_gpu else record.num_devices
-    found = formulas.model_flops_per_s(record.throughput, per_token, devices)
-    said = (
-        f"model FLOPs: {per_token:,} per token (6 N + 12 layers × width × context; Chowdhery et al. 2022, appendix B), "
-        f"{found / 1e12:.4g} TFLOP/s per device"
-    )
-    peaks = {name: peak_of(name, config.precision) for name in used_gpus(record)}
-    peak, source = config.peak_tflops, "PEAK_TFLOPS"
-    if not peak and all(peaks.values()):
-        peak, source = min(peaks.values(), default=None), f"{' and '.join(peaks)}, {config.precision}, data sheet"
-    if not peak:
-        return f"{said}; MFU is unknown: set PEAK_TFLOPS to the peak of one device"
-    mfu = formulas.model_flops_utilization(found, peak * 1e12)
-    return f"{said}; MFU {100 * mfu:.1f} % of {peak:g} TFLOP/s ({source})"
+    return f"{value:.3g}" if name == "tflops" else f"{100 * value:.1f} %"
+
+
+def flops_sentence(record: Record) -> str:
+    """What TFLOP/s and MFU of the table are made from; "" without them."""
+    if not utilization(record):
+        return ""
+    peak, source = peak_tflops(record)
+    said = f"{flops_per_example(record) / 1e9:.4g} GFLOP per example, forward and backward"
+    against = f"MFU is of {peak:g} TFLOP/s ({source})" if peak else (
+        "MFU is unknown: set PEAK_TFLOPS to the peak of one device")  # fmt: skip
+    return f"{said}, counted by torch without elementwise operations, norms and optimizer; {against}"
 
 
 def did_not_fit(failure: dict) -> bool:

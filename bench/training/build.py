@@ -29,6 +29,7 @@ from bench.training.script import Script, make_script
 from bench.training.trackers import open_tracker
 from bench.training.validation import validate_replica
 from bench.workload import load_workload, weights
+from bench.workload.flops import count_flops
 from bench.workload.freezing import train_mode
 from bench.workload.loader import training_batches, validation_batches
 
@@ -99,6 +100,8 @@ def build_model(
     mode, topology = script.mode, script.topology
     model = script.build_model(script.workload.num_outputs, say)
     require_room(config, mode, model)
+    if topology.rank == 0 and not config.evaluate:
+        script.workload.flops = count_flops(script.workload, model, data.train_set, say)
     if checkpoint:
         weights.load_weights(model, checkpoint.state["model"], checkpoint.path)
     if config.profile:  # before the norms, whose sums over ranks it shows
