@@ -89,6 +89,12 @@ def memory_format(record: Record) -> str:
     return merge_texts((part.facts or {}).get("memory_format", "contiguous") for part in record.samples)
 
 
+def activation_checkpointing(record: Record) -> str:
+    """Records older than this option had none."""
+    blocks = ((part.facts or {}).get("recomputed_blocks") for part in record.samples)
+    return agreed(f"{count} blocks" if count else "none" for count in blocks)
+
+
 def optimizer(record: Record) -> str | None:
     settings = of_facts("optimizer", "momentum", "weight_decay")(record)
     fused = {bool((part.facts or {}).get("fused")) for part in record.samples}
@@ -134,6 +140,7 @@ FACTS = {
     "augmentation": of_config("augment"),
     "memory format": memory_format,
     "compiler": lambda record: record.config.compile_mode or str(record.config.compile),
+    "activation checkpointing": activation_checkpointing,
     "gradient": of_facts("gradient"),
     "gradient compression": of_facts("compression"),
     "precision": of_facts("parameter_dtype", "autocast", "tf32"),

@@ -126,7 +126,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Execution:
-    """Execution on a device: memory format, cuDNN, compiler."""
+    """Execution on a device: memory format, cuDNN, compiler, activations."""
 
     tuned: bool = option(False, "backend options and batch size that hide communication")
     channels_last: bool | None = option(None, "channels-last memory format, N H W C (cpu: 0; gpu: 1 except in fp32)",
@@ -136,6 +136,8 @@ class Execution:
     compile: bool = option(False, f"torch.compile the model: 1, or its mode: {', '.join(COMPILE_MODES)}")
     compile_mode: str | None = option(None, "the mode of torch.compile that COMPILE names", flag="compile",
         choices=COMPILE_MODES, within="compile")
+    activation_checkpointing: bool = option(False, "a block keeps only its input, and is computed again in the "
+        "backward pass: less memory, longer steps")
 
 
 @dataclass(frozen=True)

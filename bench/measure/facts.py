@@ -25,6 +25,7 @@ def collect_facts(config, mode, trainer) -> dict:
         "loss_scaling": trainer.scaler.is_enabled(),
         "memory_format": memory_format(plain, bool(config.channels_last)),
         "waiting_threads": waiting.in_this_process(),
+        "recomputed_blocks": sum(getattr(module, "recomputed", False) for module in plain.modules()),
         "compiled": plain._compiled_call_impl is not None,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,

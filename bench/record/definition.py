@@ -186,6 +186,10 @@ class Facts(TypedDict):
     item_sync: bool
     step_barrier: bool
     memory_format: NotRequired[str]
+    flops_per_example: NotRequired[AboveZero]  # forward and backward; of rank 0
+    hardware_flops_per_example: NotRequired[AboveZero]  # and what activation checkpointing computes again
+    flops_per_token: NotRequired[AboveZero]  # of gpt in older records
+    recomputed_blocks: NotRequired[Count]
 
 
 class Timed(Struct, frozen=True, kw_only=True):

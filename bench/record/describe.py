@@ -254,11 +254,13 @@ def interrupted(record: Record) -> str:
     )
 
 
-def flops_per_example(record: Record) -> float | None:
-    """Of a forward and backward pass; None if they were not counted. Records of gpt before 0.2 have them per token."""
+def flops_per_example(record: Record) -> tuple[float | None, float | None]:
+    """Of a forward and backward pass, and with the activations that checkpointing computes again. None: not counted, or
+    no checkpointing. Records of gpt before 0.2 have the first per token."""
     facts = (record.samples[0].facts or {}) if record.samples else {}
     per_token = facts.get("flops_per_token")
-    return facts.get("flops_per_example", per_token and per_token * record.workload.per_example)
+    model = facts.get("flops_per_example", per_token and per_token * record.workload.per_example)
+    return model, facts.get("hardware_flops_per_example")
 
 
 def peak_tflops(record: Record) -> tuple[float | None, str]:
@@ -272,16 +274,19 @@ def peak_tflops(record: Record) -> tuple[float | None, str]:
 
 
 def utilization(record: Record, throughput: float | None = None) -> dict[str, float]:
-    """ "tflops" of one device, and "mfu" if its peak is known; empty if the FLOPs were not counted. throughput: by
-    default the record's."""
-    per_example, throughput = flops_per_example(record), throughput or record.throughput
-    if not per_example or not throughput:
+    """TFLOP/s of one device as "tflops"; with its peak "mfu" and, with activation checkpointing, "hfu". Empty if the
+    FLOPs were not counted. throughput: by default the record's."""
+    (model, hardware), throughput = flops_per_example(record), throughput or record.throughput
+    if not model or not throughput:
         return {}
     devices, peak = 1 if record.config.share_gpu else record.num_devices, peak_tflops(record)[0]
-    examples_per_s = throughput / record.workload.per_example
-    flops = formulas.model_flops_per_s(examples_per_s, per_example, devices)
+    flops = formulas.model_flops_per_s(throughput / record.workload.per_example, model, devices)
     found = {"tflops": flops / 1e12}
-    return found | ({"mfu": formulas.model_flops_utilization(flops, peak * 1e12)} if peak else {})
+    if peak:
+        found["mfu"] = formulas.model_flops_utilization(flops, peak * 1e12)
+    if peak and hardware:
+        found["hfu"] = found["mfu"] * hardware / model
+    return found
 
 
 def flops_cell(name: str, value: float | None) -> str:
@@ -294,10 +299,11 @@ def flops_sentence(record: Record) -> str:
     """What TFLOP/s and MFU of the table are made from; "" without them."""
     if not utilization(record):
         return ""
-    peak, source = peak_tflops(record)
-    said = f"{flops_per_example(record) / 1e9:.4g} GFLOP per example, forward and backward"
-    against = f"MFU is of {peak:g} TFLOP/s ({source})" if peak else (
-        "MFU is unknown: set PEAK_TFLOPS to the peak of one device")  # fmt: skip
+    (model, hardware), (peak, source) = flops_per_example(record), peak_tflops(record)
+    said = f"{model / 1e9:.4g} GFLOP per example, forward and backward"
+    said += f" ({hardware / 1e9:.4g} with the recomputed activations, for HFU)" if hardware else ""
+    against = "MFU is unknown: set PEAK_TFLOPS to the peak of one device"
+    against = f"MFU is of {peak:g} TFLOP/s ({source})" if peak else against
     return f"{said}, counted by torch without elementwise operations, norms and optimizer; {against}"
 
 

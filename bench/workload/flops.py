@@ -26,8 +26,12 @@ def count_flops(workload: Workload, model: nn.Module, train_set, say: Callable[[
     try:
         with torch.random.fork_rng([]):
             inputs, targets = workload.sample(train_set)
-            per_example = flops_of_step(workload, model, inputs, targets) / batch.length(targets)
-        if not per_example:
+            flops, examples = flops_of_step(workload, model, inputs, targets), batch.length(targets)
+            found = {"flops_per_example": flops / examples, "flops_source": SOURCE}
+            if workload.config.activation_checkpointing:
+                again = flops_of_step(workload, model, inputs, targets, recompute=True)
+                found["hardware_flops_per_example"] = again / examples
+        if not flops:
             raise ValueError("it has no matrix product that torch counts")
     except (Exception, SystemExit) as error:  # the user's code can raise anything
         say(f"FLOPs of MODEL={workload.config.model} cannot be counted, so TFLOP/s and MFU are unknown: "
@@ -35,12 +39,12 @@ def count_flops(workload: Workload, model: nn.Module, train_set, say: Callable[[
         return {}
     finally:
         logger.disabled = before
-    return {"flops_per_example": per_example, "flops_source": SOURCE}
+    return found
 
 
-def flops_of_step(workload: Workload, model: nn.Module, inputs, targets) -> int:
-    """Forward and backward. Attention is computed by matrix products, which are counted the same with every device's
-    kernel, without the saving of a causal mask."""
+def flops_of_step(workload: Workload, model: nn.Module, inputs, targets, recompute: bool = False) -> int:
+    """Forward and backward; with ``recompute`` also what activation checkpointing computes again. Attention is computed
+    by matrix products, so it counts the same for all devices, and without the saving of a causal mask."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     def empty(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,6 +53,8 @@ def flops_of_step(workload: Workload, model: nn.Module, inputs, targets) -> int:
     with FakeTensorMode(allow_non_fake_inputs=True), sdpa_kernel(SDPBackend.MATH):
         copies = {id(p): nn.Parameter(empty(p), p.requires_grad) for p in model.parameters()}
         model = copy.deepcopy(model, copies | {id(buffer): empty(buffer) for buffer in model.buffers()})
+        for block in (module for module in model.modules() if hasattr(module, "recomputed")):
+            block.recomputed = recompute
         inputs, targets = each(empty, inputs), each(empty, targets)
         with FlopCounterMode(display=False) as counter:
             _, loss = workload.step(model, inputs, targets, workload.loss)

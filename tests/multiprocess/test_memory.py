@@ -12,10 +12,11 @@ WITHIN = 0.02
 
 def named(row: dict):
     marks = needs_horovod if row["mode"] == "horovod" else ()
-    return pytest.param(row, id=f"{row['mode']}-{row['model']}-{row.get('optimizer', 'sgd')}", marks=marks)
+    again = "checkpointed" if "activation_checkpointing" in row else row.get("optimizer", "sgd")
+    return pytest.param(row, id=f"{row['mode']}-{row['model']}-{again}", marks=marks)
 
 
-@pytest.mark.parametrize("row", [named(row) for row in ROWS[:6]])
+@pytest.mark.parametrize("row", [named(row) for row in ROWS[:8]])
 def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
     result = ranks.run(tmp_path, **ALIKE | row)
     assert result.code == 0, result.stderr

@@ -106,6 +106,7 @@ UNFAIR = {
     "learning rate": lambda p: p["facts"].update(lr=0.4),
     "gradient compression": lambda p: p["facts"].update(compression="fp16"),
     "precision": lambda p: p["facts"].update(autocast="bfloat16"),
+    "activation checkpointing": lambda p: p["facts"].update(recomputed_blocks=8),
     "extra work per step": lambda p: p["facts"].update(step_barrier=True),
     "optimizer": lambda p: p["facts"].update(weight_decay=0.1),
     "norm": lambda p: p["facts"].update(norm="SyncBatchNorm × 20"),

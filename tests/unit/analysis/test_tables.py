@@ -68,7 +68,7 @@ def test_tflops_and_mfu_are_shown_as_far_as_they_are_known():
         (made,) = records.edited([made], lambda data: [gpu.update(name=name) for gpu in data["environment"]["devices"]])
         (row,) = (grid := tables.runs_grid([made])).rows
         head = [name.split()[0] for name, _ in grid.head]
-        shown = {name: cell for name, cell in zip(head, row, strict=True) if name in ("TFLOP/s", "MFU")}
+        shown = {name: cell for name, cell in zip(head, row, strict=True) if name in ("TFLOP/s", "MFU", "HFU")}
         return shown, printed(made, [])
 
     unknown, said = cells()
@@ -79,6 +79,8 @@ def test_tflops_and_mfu_are_shown_as_far_as_they_are_known():
     assert cells("NVIDIA H100 80GB HBM3", precision="tf32")[0]["MFU"] == "2.5 %"
     table, said = cells(facts={}, peak_tflops=24.3)
     assert table == {} and "FLOP" not in said
+    table, said = cells(facts=COUNTED | {"hardware_flops_per_example": 32.4e9}, peak_tflops=24.3)
+    assert table == {"TFLOP/s": "12.2", "MFU": "50.0 %", "HFU": "66.7 %"} and "32.4" in said
     gpt = {"device": "cuda", "model": "gpt", "data": "stdlib", "context": 100, "peak_tflops": 1.0}
     old = records.record("ddp", throughput=10.0, num_devices=2, facts={"flops_per_token": 8e8}, **gpt)
     assert describe.utilization(old)["tflops"] == pytest.approx(old.throughput / 2 * 8e8 / 1e12)

@@ -42,8 +42,14 @@ def test_gpt_has_six_flops_per_weight_and_token_and_those_of_attention():
     """6 N + 12 layers x width x context (Chowdhery et al. 2022, appendix B); N: the weights of matrix products."""
     layers, width, context = 2, 32, 16
     facts, _ = counted(model="gpt", layers=layers, width=width, heads=2, context=context)
-    products = 12 * layers * width**2 + 256 * width
-    assert facts["flops_per_example"] == context * (6 * products + 12 * layers * width * context)
+    blocks, attention = 12 * layers * width**2, 12 * layers * width * context
+    assert facts["flops_per_example"] == context * (6 * (blocks + 256 * width) + attention)
+    assert "hardware_flops_per_example" not in facts
+    # Each block's forward pass once more, but its last product, of which nothing is needed.
+    again, _ = counted(model="gpt", layers=layers, width=width, heads=2, context=context, activation_checkpointing=True)
+    assert again["flops_per_example"] == facts["flops_per_example"]
+    more = again["hardware_flops_per_example"] - facts["flops_per_example"]
+    assert more == context * (2 * (blocks - 4 * layers * width**2) + attention / 3)
 
 
 OWN = """
