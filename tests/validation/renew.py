@@ -31,7 +31,7 @@ from bench.tasks.network.record import find as find_networks
 from tests.validation.forecast import figure as forecast_check_figure
 from tests.validation.forecast import published
 from tests.validation.forecast import result as forecast_check
-from tests.validation.pages import forecast_example, illustrations, manual, reference_page
+from tests.validation.pages import checkpointed, forecast_example, illustrations, manual, reference_page
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -87,6 +87,7 @@ def pictures() -> Iterator[tuple[Path, Callable[[], list[Path]]]]:
     yield manual.FORECAST_CHECK, draw_check
     yield manual.FORECAST_CHECK, draw_forecast
     yield published.FOLDER, draw_published
+    yield checkpointed.FOLDER, checkpointed.save
 
 
 def single_runs() -> list[Record]:
