@@ -19,7 +19,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 SHORT = ("bf16", "fp16")  # of 16 bits
 NORMS = ("batch", "group", "none", "sync")
 OPTIMIZERS = ("sgd", "adam", "adamw")
-TRACKERS = ("none", "tensorboard", "wandb")
+TRACKERS = {"none": (), "tensorboard": ("tensorboard",), "wandb": ("wandb", "tensorboard")}  # with their packages
 DEVICES = ("auto", "cpu", "cuda")
 DECODES = ("cpu", "cuda", "auto")
 AVERAGES = ("ema", "swa")  # averages of the weights, in addition to the trained ones
@@ -282,7 +282,8 @@ class Extras:
         advanced=True)
     keep: str | None = option(None, "also keep a checkpoint per epoch: 'all', or the newest N",
         flag="keep_checkpoints", trains=True, advanced=True)
-    track: str = option("none", "log to a tracker, offline (rank 0)", choices=TRACKERS, trains=True, advanced=True)
+    track: str = option("none", "log to a tracker, offline (rank 0)", choices=tuple(TRACKERS), trains=True,
+        advanced=True)
     copy_to: str | None = option(None, "URL to copy the run's folder to at the end", path=True, trains=True,
         advanced=True)
 

@@ -113,7 +113,7 @@ def data_of(config: Data) -> str:
 
 def memory_cell(devices: list[dict]) -> str:
     """The peak of each device from the best source it has: never summed, never averaged."""
-    source = next((s for s in MEMORY_ORDER if all(d.get(s) is not None for d in devices)), None)
+    source = best_source(devices)
     if source is None:
         return "not known"
     return f"{source} " + " ".join(f"{d[source]:.2f}" for d in devices)
@@ -123,6 +123,11 @@ def energy_cell(records: list[Record]) -> str:
     """Joules per example with three digits, the mean over runs; empty where one of them did not record it."""
     found = [joules_per_example(record) for record in records]
     return "" if None in found else f"{statistics.fmean(found):#.3g}".rstrip(".")
+
+
+def best_source(devices: list[dict]) -> str | None:
+    """The first of MEMORY_ORDER by which every device's peak is known."""
+    return next((s for s in MEMORY_ORDER if all(d.get(s) is not None for d in devices)), None)
 
 
 def devices_cell(record: Record) -> str:

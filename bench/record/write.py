@@ -76,8 +76,8 @@ MOST_NAMES = 5  # of unreadable images in a note
 def write_record(
     run_dir, config: RunConfig, topology, label: str, environment: dict, parts: list[dict], accuracy: list,
     observed: dict,
-):  # fmt: skip
-    """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
+) -> dict:  # fmt: skip
+    """Rank 0 of a finished run: put the parts of all ranks together, write RUN_DIR/record.json and return it.
 
     topology: this rank's ``Topology``. parts: one dict per rank, in rank order, each with its ``node``
     (training/measuring.py), which is replaced by its number. accuracy: one row per epoch. observed: the input of the
@@ -97,6 +97,7 @@ def write_record(
     if accuracy:
         record["accuracy"] = summarise_accuracy(workload_of(config).metrics, config.target, accuracy)
     save(run_dir, record)
+    return record
 
 
 def nodes_of(parts: list[dict]) -> list[dict]:

@@ -152,7 +152,9 @@ def prepare_epochs(trainer: Trainer, checkpoint: Checkpoint | None, data: Data) 
     epochs = Epochs(trainer, data.epoch_images, data.val_batches, examples)
     if checkpoint:
         epochs.resume(checkpoint)
-    epochs.add_tracker(open_tracker(config.track, trainer.run_dir, to_dict(without_names(config)), topology.rank))
+    if config.track != "none":
+        known, note = to_dict(without_names(config)), trainer.notes.append
+        epochs.add_tracker(open_tracker(config.track, trainer.run_dir, known, topology.rank, note))
     if config.replicas:
         whole_val = validation_batches(config, topology, data.val_set, whole=True)
         once = training_batches(config, topology, data.train_set, steps)

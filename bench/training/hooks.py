@@ -12,6 +12,7 @@ import torch
 
 from bench.config.options import RunConfig
 from bench.config.values import parse_fault
+from bench.process.heartbeat import Window
 
 
 class Hook:
@@ -36,6 +37,9 @@ class Hook:
 
     def on_loss(self, step: int, loss: float) -> None:
         """The loss of a step is known without waiting for the device."""
+
+    def on_window(self, step: int, window: Window) -> None:
+        """The rates of the last second or so, up to this step, by the host's clock."""
 
     def after_step(self) -> None:
         """The step is counted in ``trainer.step``."""

@@ -157,4 +157,8 @@ def write(trainer: Trainer, epochs: Epochs, parts: list[dict], observer: Observe
     if mode.topology.rank == 0:
         join_timelines(parts)
         observed, machine, path = observer.join_over_ranks(parts), environment.collect_environment(), trainer.run_dir
-        write_record(path, trainer.config, mode.topology, mode.label, machine, parts, epochs.rows, observed)
+        config, rows = trainer.config, epochs.rows
+        record = write_record(path, config, mode.topology, mode.label, machine, parts, rows, observed)
+        if epochs.curves:
+            epochs.curves.run_ended(trainer.step, record["summary"])
+            epochs.curves.tracker.close()
