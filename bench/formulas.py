@@ -523,17 +523,30 @@ def algorithm_bandwidth(nbytes: float, seconds: float) -> float:
     return nbytes / seconds
 
 
-def bus_bandwidth(nbytes: float, seconds: float, ranks: int) -> float:
-    """Bytes per second that an all-reduce moves over each link, to compare with the link's own rate: NCCL's "busbw".
+def bus_bandwidth(nbytes: float, seconds: float, ranks: int, operation: str = "all_reduce") -> float:
+    """Bytes per second that an operation moves over each link, to compare with the link's own rate: NCCL's "busbw".
 
-    The algorithm bandwidth times 2 (n - 1) / n: each of n ranks must send and receive that much of the tensor, whatever
-    the algorithm (nccl-tests, doc/PERFORMANCE.md, "AllReduce"). It does not depend on the number of ranks if the links
-    are the limit; for a message from one rank to another it is the algorithm bandwidth.
+    The algorithm bandwidth times the share of the tensor that each of n ranks must send and receive, whatever the
+    algorithm: 2 (n - 1) / n for an all-reduce, (n - 1) / n for an all-gather and a reduce-scatter, of which ``nbytes``
+    is the whole tensor, 1 for a message (nccl-tests, doc/PERFORMANCE.md). It does not depend on the number of ranks if
+    the links are the limit.
 
     >>> bus_bandwidth(100e6, 0.5, ranks=4), bus_bandwidth(100e6, 0.5, ranks=2)
     (300000000.0, 200000000.0)
+    >>> [bus_bandwidth(100e6, 0.5, 4, name) for name in ("all_gather", "reduce_scatter", "ping_pong")]
+    [150000000.0, 150000000.0, 200000000.0]
     """
-    return algorithm_bandwidth(nbytes, seconds) * 2 * (ranks - 1) / ranks
+    passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}.get(operation)
+    return algorithm_bandwidth(nbytes, seconds) * (passes * (ranks - 1) / ranks if passes else 1)
+
+
+def matmul_flops_per_s(n: int, seconds: float) -> float:
+    """FLOP/s of a product of two n x n matrices: 2 n^3 operations, a multiplication and an addition for each term.
+
+    >>> matmul_flops_per_s(1000, 0.5)
+    4000000000.0
+    """
+    return 2 * n**3 / seconds
 
 
 def ring_all_reduce_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:

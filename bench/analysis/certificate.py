@@ -92,7 +92,7 @@ def memory_format(record: Record) -> str:
 def activation_checkpointing(record: Record) -> str:
     """Records older than this option had none."""
     blocks = ((part.facts or {}).get("recomputed_blocks") for part in record.samples)
-    return agreed(f"{count} blocks" if count else "none" for count in blocks)
+    return merge_texts(f"{count} blocks" if count else "none" for count in blocks)
 
 
 def optimizer(record: Record) -> str | None:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from bench.config.modes import MODES
+from bench.config.sections import PRECISIONS
 from bench.config.workloads import WorkloadInfo
 from bench.record import SCHEMA_VERSION
 
@@ -491,20 +492,31 @@ class MeasuredSize(TypedDict):
 
 
 class Operation(TypedDict):
-    name: Literal["ping_pong", "all_reduce"]
+    name: Literal["ping_pong", "all_reduce", "all_gather", "reduce_scatter"]
     ranks: Annotated[list[Count], Meta(min_length=2)]
     sizes: Annotated[list[MeasuredSize], Meta(min_length=1)]
     left_out: list[SkippedSize]
 
 
+class Product(TypedDict):
+    """seconds: of a product of two n x n matrices, the shortest of several, by rank; all ranks computed together."""
+
+    precision: Literal[PRECISIONS]
+    n: Positive
+    seconds: Annotated[list[Seconds], Meta(min_length=2)]
+
+
 class NetworkRun(Exchange, frozen=True, kw_only=True):
-    """Times of messages with one backend. load: by rank, from before the first message to after the last."""
+    """Times of messages with one backend. load: by rank, from before the first message to after the last.
+    unsupported: operation -> why the backend does not have it."""
 
     network_version: Literal[1]
     backend: Literal["gloo", "nccl", "horovod"]
     carrier: Literal["gloo", "nccl"]  # what carries the messages of backend
     plan: NetworkPlan
     operations: Annotated[list[Operation], Meta(min_length=1)]
+    unsupported: dict[Name, Short] | UnsetType = UNSET
+    products: list[Product] | UnsetType = UNSET
     load: Annotated[list[Load], Meta(min_length=2)]
 
 

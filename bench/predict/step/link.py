@@ -9,7 +9,7 @@ from bench.cluster.plan import UNITS_OF_TIME, limit_of, quantity, rate_words
 from bench.errors import UserError
 from bench.record import packed
 from bench.tasks.network import record as network_record
-from bench.tasks.network.result import series_of
+from bench.tasks.network.result import WORDS, Series, series_of
 
 UNITS_OF_RATE = {"kbit": 0.001, "mbit": 1, "gbit": 1000}  # in Mbit/s
 FASTEST = 10_000_000  # Mbit/s
@@ -22,7 +22,8 @@ WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in
 class Link:
     """From every device to the others. alpha_s: latency; beta_s: seconds per byte; each with the ends of its interval,
     None without one. carrier: "gloo" or "nccl". words: a description. rate_mbit: the nominal rate, None if unknown.
-    idle_in_beta: beta comes from a measured all-reduce, and contains its idle time. With per_node devices in a node
+    idle_in_beta: beta comes from a measured all-reduce, and contains its idle time. gather, scatter: the link of a
+    measured all-gather or reduce-scatter, None if only the all-reduce was measured. With per_node devices in a node
     this is the node's link, and ``inside`` the one between its devices."""
 
     alpha_s: float
@@ -35,13 +36,16 @@ class Link:
     rate_mbit: float | None = None
     per_node: int = 1
     inside: "Link | None" = None
+    gather: "Link | None" = None
+    scatter: "Link | None" = None
 
     def at_end(self, end: int) -> "Link":
         """The link at the fast (0) or slow (1) end of its intervals; itself without intervals."""
         alpha, beta = self.alpha_ends[end], self.beta_ends[end]
         alpha, beta = self.alpha_s if alpha is None else alpha, self.beta_s if beta is None else beta
+        gather, scatter = (each and each.at_end(end) for each in (self.gather, self.scatter))
         return dataclasses.replace(self, alpha_s=max(0.0, alpha), beta_s=max(0.0, beta), alpha_ends=(None, None),
-                                   beta_ends=(None, None))  # fmt: skip
+                                   beta_ends=(None, None), gather=gather, scatter=scatter)  # fmt: skip
 
     def of_ring(self, ranks: int) -> "Link":
         """A link per device over which a ring takes as long as through the nodes."""
@@ -53,7 +57,7 @@ class Link:
 
     def with_inside(self, per_node: int, inside: "Link") -> "Link":
         words = f"{self.words} for each node of {per_node} devices; inside {inside.words}"
-        return dataclasses.replace(self, per_node=per_node, inside=inside, words=words)
+        return dataclasses.replace(self, per_node=per_node, inside=inside, words=words, gather=None, scatter=None)
 
 
 def parse_link(text: str, carrier: str, inside: bool = False) -> Link:
@@ -103,12 +107,30 @@ def measured(place: str, carrier: str) -> Link:
 
 def of_records(records: list[network_record.NetworkRecord], carrier: str) -> Link | None:
     """The link from the newest fitted all-reduce by the carrier; None without one. records: oldest first."""
-    found = [series for series in series_of([record for record in records if record.backend == carrier])
-             if series.reduces and series.fit and series.fit.beta[0] > 0]  # fmt: skip
-    if not found:
+    fitted = [series for series in series_of([record for record in records if record.backend == carrier])
+              if series.of_all and series.fit and series.fit.beta[0] > 0]  # fmt: skip
+    reduces = [series for series in fitted if series.operation.name == "all_reduce"]
+    if not reduces:
         return None
-    series = found[-1]
-    (alpha, *alpha_ends), (beta, *beta_ends) = series.fit.alpha, series.fit.beta
-    words = f"alpha {1e6 * alpha:.3g} µs, beta {1e9 * beta:.3g} ns per byte, measured ({series.record.run_id})"
+    series = reduces[-1]
+    halves = {each.operation.name: each for each in fitted if each.record is series.record and each is not series}
+    words = f"alpha {1e6 * series.fit.alpha[0]:.3g} µs, beta {1e9 * series.fit.beta[0]:.3g} ns per byte, measured"
+    measured = " and ".join(WORDS[name] for name in halves)
+    link = of_series(series, f"{words}{', as ' * bool(halves)}{measured} ({series.record.run_id})")
+    # Gloo: the engine adds an all-gather's idle time, by the number of ranks; its reduce-scatter is an all-reduce.
+    gloo, n = carrier == "gloo", series.ranks
+    alone = 2 * (n - 1) / (2 * n - 1) if gloo else 1.0
+    gather, scatter = (halves.get(name) for name in ("all_gather", "reduce_scatter"))
+    return dataclasses.replace(
+        link,
+        gather=gather and dataclasses.replace(of_series(gather, "", 1.0, alone), idle_in_beta=False),
+        scatter=scatter and of_series(scatter, "", *((0.5, 0.5) if gloo else (1.0, 1.0))),
+    )
+
+
+def of_series(series: Series, words: str, alphas: float = 1.0, betas: float = 1.0) -> Link:
+    """alphas, betas: factors."""
+    alpha, *alpha_ends = (None if x is None else alphas * x for x in series.fit.alpha)
+    beta, *beta_ends = (None if x is None else betas * x for x in series.fit.beta)
     return Link(max(0.0, alpha), beta, words, series.record.backend, tuple(alpha_ends), tuple(beta_ends),
                 idle_in_beta=True, rate_mbit=limit_of(series.record.network))  # fmt: skip
