@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from bench.config.options import LABELS, RunConfig, names, to_dict, unchecked
+from bench.config.peak_flops import peak_of
 from bench.config.sections import Extras, Files, Measuring, Resources
 from bench.config.values import parse_keep
 from bench.config.workloads import workload_of
@@ -48,7 +49,10 @@ class Epochs:
 
     def add_tracker(self, tracker: NoTracker) -> None:
         """Every rank has the hook, though only rank 0 has a tracker: all do the same work in a step."""
-        self.curves = Curves(tracker, self.config)
+        device, config = self.trainer.device, self.config
+        gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        peak = config.peak_tflops or peak_of(gpu, config.precision)
+        self.curves = Curves(tracker, config, self.trainer.workload.flops.get("flops_per_example"), peak)
         self.trainer.hooks.append(self.curves)
 
     def ends(self) -> list[int]:

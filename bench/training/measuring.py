@@ -14,6 +14,8 @@ from bench.measure.memory import MemorySampler
 from bench.observe.weights import hash_of, state_of
 from bench.profile.clocks import join_timelines
 from bench.profile.timeline import PROFILED_STEPS
+from bench.record.describe import utilization
+from bench.record.view import Record
 from bench.record.write import write_evaluation, write_record
 from bench.training.averages import stored
 from bench.training.build import Data
@@ -160,5 +162,6 @@ def write(trainer: Trainer, epochs: Epochs, parts: list[dict], observer: Observe
         config, rows = trainer.config, epochs.rows
         record = write_record(path, config, mode.topology, mode.label, machine, parts, rows, observed)
         if epochs.curves:
-            epochs.curves.run_ended(trainer.step, record["summary"])
+            found = utilization(Record(record, str(path)))
+            epochs.curves.run_ended(trainer.step, record["summary"] | found)
             epochs.curves.tracker.close()

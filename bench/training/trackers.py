@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
+from bench import formulas
 from bench.config.options import RunConfig
 from bench.config.sections import TRACKERS
 from bench.config.workloads import workload_of
@@ -159,10 +160,12 @@ def open_tracker(kind: str, run_dir: Path, config: dict, rank: int, note: Note =
 
 
 class Curves(Hook):
-    """What a tracker gets of a training, by name. Nothing here waits for a device."""
+    """What a tracker gets of a training, by name. Nothing here waits for a device. flops: of an example, None if they
+    are not counted. peak_tflops: of a device, None if it is unknown."""
 
-    def __init__(self, tracker: NoTracker, config: RunConfig):
+    def __init__(self, tracker: NoTracker, config: RunConfig, flops: float | None, peak_tflops: float | None):
         self.tracker, self.config, self.workload = tracker, config, workload_of(config)
+        self.flops, self.peak_tflops = flops, peak_tflops
 
     def on_loss(self, step: int, loss: float) -> None:
         self.tracker.log(step, {"train/loss": loss})
@@ -173,11 +176,20 @@ class Curves(Hook):
         self.tracker.log(step, {
             "train/lr": window.lr,
             "perf/examples_per_s": window.rate / per_example,
+            **self.utilization(window.rate / per_example),
             **({f"perf/{units}_per_s": window.rate} if per_example > 1 else {}),
             "perf/step_ms": step_ms,
             "perf/data_wait_ms": window.data_wait * step_ms,
             "memory/device0_gib": window.memory_gib,
         })  # fmt: skip
+
+    def utilization(self, examples_per_s: float) -> dict[str, float]:
+        if not self.flops:
+            return {}
+        devices = 1 if self.config.share_gpu else self.config.num_devices
+        tflops = formulas.model_flops_per_s(examples_per_s, self.flops, devices) / 1e12
+        mfu = formulas.model_flops_utilization(tflops, self.peak_tflops) if self.peak_tflops else None
+        return {"perf/tflops_per_device": tflops} | ({"perf/mfu": mfu} if mfu else {})
 
     def epoch_ended(self, step: int, row: dict, memory_gib: list[float]) -> None:
         """row: as in the record. memory_gib: of every device."""

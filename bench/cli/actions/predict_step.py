@@ -19,7 +19,9 @@ from bench.predict.step import link as links
 from bench.predict.step import profile as profiles
 from bench.predict.step import result
 from bench.predict.step.engines import ENGINES
+from bench.record import describe
 from bench.record.disturbance import disturbed
+from bench.record.view import Record
 
 DEVICES = "2,4,8"
 MOST_DEVICES = 100_000
@@ -34,14 +36,33 @@ def run(args) -> int:
     found, steps = forecasts(args, asked), len(asked.profile.factors)
     console = tables.terminal()
     tables.print_lines(console, result.provenance_lines(asked.profile, asked.link))
-    for grid in [result.grid(found, asked.profile.unit), *([result.explained(found)] if args.explain else [])]:
+    table, mfu = with_utilization(result.grid(found, asked.profile.unit), found, asked, args.network)
+    for grid in [table, *([result.explained(found)] if args.explain else [])]:
         tables.print_captioned(console, grid)
-    for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *points.notes()]:
+    for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *mfu, *points.notes()]:
         console.print(f"note: {line}")
     if args.out:
         for path in drawing.save_all(figures(asked, found, points), Path(args.out).expanduser()):
             print(f"written: {path}", flush=True)
     return 0
+
+
+def with_utilization(
+    grid: tables.Grid, found: list[result.Forecast], asked: Asked, network: str | None
+) -> tuple[tables.Grid, list[str]]:
+    """With columns for TFLOP/s and MFU if the profile's record has the model's FLOPs, and what MFU is a share of: the
+    peak of the record, by its option or a data sheet, else of the matrix products in NETWORK."""
+    record = asked.record
+    (peak, source), titles = describe.peak_tflops(record), {}
+    if not peak and network:
+        peak, source = links.measured_peak(network, asked.link.carrier, record.config)
+        titles = {tables.FLOPS["mfu"]: "MFU of the\nmeasured peak"}
+        record = Record(record.data | {"config": record.data["config"] | {"peak_tflops": peak}}, record.folder)
+    rows = [describe.utilization(record, each.throughput / each.ranks) for each in found]
+    grid = tables.with_flops(grid, rows)
+    note = f"MFU is of {peak:.3g} TFLOP/s ({source})" if peak else source
+    head = [(titles.get(name, name), right) for name, right in grid.head]
+    return dataclasses.replace(grid, head=head), [note] if note and any(rows) else []
 
 
 def read_inputs(args) -> Asked:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from bench import formulas
 from bench.cluster.plan import UNITS_OF_TIME, limit_of, quantity, rate_words
+from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.record import packed
 from bench.tasks.network import record as network_record
-from bench.tasks.network.result import WORDS, Series, series_of
+from bench.tasks.network.result import WORDS, Series, best_products, series_of
 
 UNITS_OF_RATE = {"kbit": 0.001, "mbit": 1, "gbit": 1000}  # in Mbit/s
 FASTEST = 10_000_000  # Mbit/s
@@ -93,16 +94,33 @@ def measured(place: str, carrier: str) -> Link:
 
     Not from Horovod's records, whose times contain its cycle.
     """
-    path = Path(place).expanduser()
-    one = packed.holds_file(path)
-    if not one and not packed.holds_records(path):
-        raise UserError(f"NETWORK={place} does not exist: name the output folder of `make network`")
-    records = [network_record.load(path)] if one else network_record.find(path)[0]
+    records = records_at(place)
     found = of_records(records, carrier)
     if not found:
         raise UserError(f"NETWORK={place} has no all-reduce by {carrier} with three sizes or more: measure one with "
                         f"`make network BACKENDS={carrier}`")  # fmt: skip
     return found
+
+
+def records_at(place: str) -> list[network_record.NetworkRecord]:
+    """Of `bench network` in a folder or file, oldest first. Raises UserError."""
+    path = Path(place).expanduser()
+    one = packed.holds_file(path)
+    if not one and not packed.holds_records(path):
+        raise UserError(f"NETWORK={place} does not exist: name the output folder of `make network`")
+    return [network_record.load(path)] if one else network_record.find(path)[0]
+
+
+def measured_peak(place: str, carrier: str, config: RunConfig) -> tuple[float | None, str]:
+    """TFLOP/s of the slowest device's matrix products, and their record, for the devices of a run: in its precision, on
+    a CPU with its number of threads. (None, why) without them."""
+    threads = {"gloo": config.threads_per_process}.get(carrier)
+    for record in reversed(records_at(place)):
+        best = best_products(record).get(config.precision) if record.backend == carrier else None
+        if best and threads in (None, record.config.threads_per_process):
+            return min(best[1]) / 1e12, f"{config.precision}, the measured peak: {record.run_id}"
+    by = f" by {threads} thread{'s' * (threads > 1)} per process" if threads else ""
+    return None, f"MFU is unknown: NETWORK={place} has no matrix products in {config.precision}{by}"
 
 
 def of_records(records: list[network_record.NetworkRecord], carrier: str) -> Link | None:
@@ -116,7 +134,7 @@ def of_records(records: list[network_record.NetworkRecord], carrier: str) -> Lin
     halves = {each.operation.name: each for each in fitted if each.record is series.record and each is not series}
     words = f"alpha {1e6 * series.fit.alpha[0]:.3g} µs, beta {1e9 * series.fit.beta[0]:.3g} ns per byte, measured"
     measured = " and ".join(WORDS[name] for name in halves)
-    link = of_series(series, f"{words}{', as ' * bool(halves)}{measured} ({series.record.run_id})")
+    link = of_series(series, f"{words}{', as are ' * bool(halves)}{measured} ({series.record.run_id})")
     # Gloo: the engine adds an all-gather's idle time, by the number of ranks; its reduce-scatter is an all-reduce.
     gloo, n = carrier == "gloo", series.ranks
     alone = 2 * (n - 1) / (2 * n - 1) if gloo else 1.0

@@ -126,7 +126,7 @@ def test_what_a_tracker_gets_of_a_training(tmp_path):
     """By the field's names, at the step; of a record its own names, whatever is in its summary."""
     config = resolve(RunConfig(mode="ddp", num_devices=2, model="gpt", per_device_batch=8), "cpu", 2)
     tracker = open_tracker("tensorboard", tmp_path, CONFIG, 0)
-    curves = Curves(tracker, config)
+    curves = Curves(tracker, config, 3e12, 192.0)  # FLOPs of an example, TFLOP/s of a device
     curves.on_loss(3, 2.5)
     curves.on_window(4, Window(1, 4096.0, 0.25, 0.05, 1.5))  # 64 tokens an example
     row = {"epoch": 1, "steps": 9, "lr": 0.25, "train_loss": 2.0, "loss": None, "bits_per_byte": 3.0, "images": 7}
@@ -139,7 +139,8 @@ def test_what_a_tracker_gets_of_a_training(tmp_path):
     wanted = peaks | {
         "train/loss": (3, 2.5), "train/lr": (9, 0.25), "train/epoch": (9, 1.0), "train/loss_epoch": (9, 2.0),
         "perf/examples_per_s": (4, 64.0), "perf/tokens_per_s": (4, 4096.0), "perf/step_ms": (4, 250.0),
-        "perf/data_wait_ms": (4, 62.5), "memory/device0_gib": (9, 1.0), "memory/device1_gib": (9, 2.0),
+        "perf/tflops_per_device": (4, 96.0), "perf/mfu": (4, 0.5), "perf/data_wait_ms": (4, 62.5),
+        "memory/device0_gib": (9, 1.0), "memory/device1_gib": (9, 2.0),
         "val/bits_per_byte": (9, 3.0), "summary/throughput_per_s": (10, 64.0), "summary/mfu": (10, 0.5),
         "summary/step_time_s": (10, 0.125),
     }  # fmt: skip

@@ -15,6 +15,7 @@ from bench.predict.step.link import Link
 from tests import networks, records
 from tests import profiles as made_up
 from tests.profiles import PROFILE
+from tests.shown import in_one_line
 
 LINK = "--link=100mbit,1ms"
 MEASURED = Link(1e-3, 1e-8, "", "gloo", (5e-4, 2e-3), (9e-9, 1.1e-8))
@@ -94,6 +95,26 @@ def test_a_measured_link_is_taken_from_what_bench_network_left(tmp_path, capsys)
     on_gpu = made_up.record(tmp_path / "gpu", device="cuda")
     assert main(["predict", "step", str(on_gpu), f"--network={tmp_path}"]) == 2
     assert "nccl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("threads", "known"), [(1, True), (2, False)])
+def test_mfu_is_of_the_measured_peak_where_no_other_is_known(threads, known, tmp_path, capsys):
+    """An example of 1 TFLOP, 32 of them in a step; the slowest device multiplies at 1.07 TFLOP/s with a thread."""
+    (folder := tmp_path / "network-1" / "gloo").mkdir(parents=True)
+    (folder / "network.json").write_text(json.dumps(networks.data(backend="gloo", gathers=True)))
+    data = made_up.data(threads=threads, precision="fp32")
+    data["samples"][0]["facts"]["flops_per_example"] = 1e12
+    (tmp_path / "record.json").write_text(json.dumps(data))
+    words = ("predict", "step", str(tmp_path / "record.json"), f"--network={folder}", "--modes=ddp", "--devices=2")
+    assert main([*words]) == 0
+    said = capsys.readouterr().out
+    (row,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["ddp"]]
+    assert ("measured peak" in said) == known
+    if known:
+        tflops, mfu, _ = row[-3:]
+        assert float(mfu) == pytest.approx(100 * float(tflops) / 1.0737, rel=0.01)
+    else:
+        assert "no matrix products in fp32" in in_one_line(said)
 
 
 def partly(data: dict) -> None:
