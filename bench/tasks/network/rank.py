@@ -37,7 +37,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     share = dataclasses.replace(plan, budget_s=plan.budget_s / len(wanted))
     operations = [measure(operation, mode, share, status) for operation in wanted]
     part = {"seconds": [operation.pop("seconds") for operation in operations], "load": load.stop(), "devices": [{}]}
-    part["products"] = multiply(mode, status) if "all_gather" in mode.exchanges() else {}  # not again for Horovod
+    multiplies = plan.backend != "horovod" and not config.share_gpu  # once, and only if each rank has its device
+    part["products"] = multiply(mode, status) if multiplies else {}
     status.phase("collecting results")
     parts = mode.gather(part | {"node": machine_of(mode)})
     if topology.rank == 0:
