@@ -6,6 +6,8 @@ Step times come as one list per rank, in seconds: ``[[rank 0's steps], [rank 1's
 import math
 import statistics
 
+NORMAL = statistics.NormalDist()
+
 
 def slowest_rank(step_times: list[list[float]]) -> list[float]:
     """The time of each step: that of its slowest rank, in seconds.
@@ -705,6 +707,35 @@ def slowest_shares(count: int, ranks: int) -> list[float]:
     ([0.5, 0.5], [0.125, 0.875])
     """
     return [(i / count) ** ranks - ((i - 1) / count) ** ranks for i in range(1, count + 1)]
+
+
+def largest_normal(count: int) -> float:
+    """The expected largest of ``count`` standard normal draws (Blom 1958, Statistical Estimates and Transformed Beta
+    Variables). It grows as sqrt(2 ln count).
+
+    >>> [round(largest_normal(count), 2) for count in (1, 2, 8, 64)]
+    [0.0, 0.59, 1.43, 2.34]
+    """
+    return NORMAL.inv_cdf((count - 0.375) / (count + 0.25))
+
+
+def delayed_log_density(x: float, mean: float, sd: float) -> float:
+    """Log density of a normal error around 0 plus an exponential delay of that mean (exponentially modified Gaussian);
+    with mean 0 of the error alone.
+
+    >>> round(delayed_log_density(1.0, mean=1e-9, sd=1.0) - delayed_log_density(1.0, 0.0, 1.0), 6)
+    0.0
+    >>> round(delayed_log_density(3.0, mean=1.0, sd=1e-3), 5)  # the delay alone: -x
+    -3.0
+    """
+    error = -x * x / (2 * sd * sd) - math.log(sd * math.sqrt(2 * math.pi))
+    if not mean:
+        return error
+    share = sd / mean
+    z = x / sd - share
+    if z < -30:  # the tail of the normal distribution: its cumulative is its density over -z
+        return error + math.log(share / -z)
+    return share * share / 2 - x / mean - math.log(mean) + math.log(math.erfc(-z / math.sqrt(2)) / 2)
 
 
 def ring_alpha_beta(constant_s: float, per_byte_s: float, ranks: int) -> tuple[float, float]:

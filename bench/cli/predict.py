@@ -13,7 +13,9 @@ STEP = Command(
         "bucket_cap_mb", "overlap", "broadcast_buffers", "compression", "fusion_mb", "cycle_time_ms", "reshard",
         "prefetch", "out",
     ), note="Starts nothing; with OUT it draws pictures there.",
-    positional={"record": {"metavar": "RECORD", "help": "record of a run on one device with PROFILE=1"}}, flags={
+    positional={"record": {"metavar": "RECORD", "nargs": "*", "help": "record of a run on one device with PROFILE=1; "
+                           "more records, or folders of them, on several devices: the forecast is fitted to them"}},
+    flags={
         "--devices": {"help": "numbers of devices [2,4,8]"},
         "--link": LINK,
         "--network": {"metavar": "RECORD", "help": "a record of `bench network`, instead of LINK"},

@@ -20,8 +20,6 @@ from bench.cli.actions import predict_step as forecast
 from bench.course import chapters
 from bench.files import PROJECT
 from bench.predict.pictures.figures import figures
-from bench.predict.pictures.points import Asked
-from bench.predict.pictures.winner import Place, at_rate
 from bench.record.disturbance import undisturbed
 from bench.record.view import Record
 from bench.studies.registry import study_of
@@ -119,25 +117,20 @@ def draw_check() -> list[Path]:
 
 def draw_forecast() -> list[Path]:
     """Those of the manual's forecast."""
-    words = forecast_example.words(manual.FORECAST_CHECK)
-    args = COMMANDS["predict"].parts["step"].parse([f"--{name.lower()}={value}" for name, value in words.items()])
-    asked = forecast.read_inputs(args)
-    others = emulated_places(asked, manual.FORECAST_CHECK)
-    drawn = figures(asked, forecast.forecasts(args, asked), forecast.points_of(args, asked), others)
+    drawn = {}
+    for words in (forecast_example.words, forecast_example.fitted_words):
+        typed = [f"--{name.lower()}={value}" for name, value in words(manual.FORECAST_CHECK).items()]
+        args = COMMANDS["predict"].parts["step"].parse(typed)
+        asked, measured = forecast.read_inputs(args)
+        points = forecast.points_of(args, asked).with_others(measured)
+        drawn |= figures(asked, forecast.forecasts(args, asked), points)
     return drawing.save_all(drawn, manual.FORECAST_CHECK)
 
 
-def emulated_places(asked: Asked, folder: Path) -> list[Place]:
-    """For the map of a forecast: each profile of its machine over each rate at which it has been emulated."""
-    profiles, rows = forecast_check.read_profiles(folder), forecast_check.read(folder)["rows"]
-    return [Place(model, profiles[model], at_rate(asked.link, rate))
-            for model, rate in sorted({(row["model"], row["rate_mbit"]) for row in rows})
-            if profiles[model].machine == asked.profile.machine]  # fmt: skip
-
-
 def draw_published() -> list[Path]:
-    """That of the forecast compared with published tables."""
-    return forecast_check_figure.save_published(published.judged(published.read()), published.FOLDER)
+    """Those of the forecast compared with published tables."""
+    tables = published.read()
+    return forecast_check_figure.save_published(published.judged(tables), published.learned(tables), published.FOLDER)
 
 
 def draw_chapters() -> Iterator[Path]:

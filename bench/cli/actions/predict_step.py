@@ -15,9 +15,9 @@ from bench.errors import UserError
 from bench.predict.pictures import points as records
 from bench.predict.pictures.figures import figures
 from bench.predict.pictures.points import Asked, Points
+from bench.predict.step import fit, result
 from bench.predict.step import link as links
 from bench.predict.step import profile as profiles
-from bench.predict.step import result
 from bench.predict.step.engines import ENGINES
 from bench.record import describe
 from bench.record.disturbance import disturbed
@@ -31,15 +31,17 @@ def run(args) -> int:
     """Predict; print tables and assumptions. Nothing is started, and without OUT no file is written."""
     if args.points and not args.out:
         raise UserError("POINTS are drawn into a picture: give OUT=folder")
-    asked = read_inputs(args)
-    points = points_of(args, asked)
-    found, steps = forecasts(args, asked), len(asked.profile.factors)
+    asked, measured = read_inputs(args)
+    points = points_of(args, asked).with_others(measured)
+    found, steps, fits = forecasts(args, asked), len(asked.profile.factors), [*asked.fits.values()]
     console = tables.terminal()
     tables.print_lines(console, result.provenance_lines(asked.profile, asked.link))
     table, mfu = with_utilization(result.grid(found, asked.profile.unit), found, asked, args.network)
-    for grid in [table, *([result.explained(found)] if args.explain else [])]:
+    grids = [table, *([result.explained(found)] if args.explain else []), *([fit.grid(fits)] if fits else [])]
+    for grid in grids:
         tables.print_captioned(console, grid)
-    for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *mfu, *points.notes()]:
+    limits = result.limits(steps, asked.link, bool(fits))
+    for line in [*disturbed([asked.record, *measured.measured]), *limits, *mfu, *points.notes()]:
         console.print(f"note: {line}")
     if args.out:
         for path in drawing.save_all(figures(asked, found, points), Path(args.out).expanduser()):
@@ -65,19 +67,28 @@ def with_utilization(
     return dataclasses.replace(grid, head=head), [note] if note and any(rows) else []
 
 
-def read_inputs(args) -> Asked:
-    """The inputs of a forecast. Raises UserError."""
-    record = profiles.record_at(require_argument("RECORD", args.record))
-    profile = profiles.profile_of(record, args.record)
-    return Asked(record, profile, link_of(args, profile), {mode: config_of(args, mode) for mode in modes_of(args)})
+def read_inputs(args) -> tuple[Asked, Points]:
+    """The inputs of a forecast, and the measured records among them, to which it is fitted. Raises UserError."""
+    text = require_argument("RECORD", args.record)
+    first, *others = [text] if Path(text).expanduser().exists() else [place.strip() for place in text.split(",")]
+    record = profiles.record_at(first)
+    profile = profiles.profile_of(record, first)
+    asked = Asked(record, profile, link_of(args, profile), {mode: config_of(args, mode) for mode in modes_of(args)})
+    if not others:
+        return asked, Points()
+    points = records.find(others, asked, "RECORD")
+    measured = {each.config.mode for each in points.measured}
+    if missing := [mode for mode in asked.configs if mode not in measured] if args.modes else not measured:
+        what = f"MODES={missing[0]} has" if args.modes else "there is"
+        raise UserError(f"{what} no measured run in RECORD={','.join(others)}: leave it out, or give one")
+    return asked.fitted(points.measured), points
 
 
 def forecasts(args, asked: Asked) -> list[result.Forecast]:
     counts = [parse_integer("DEVICES", text.strip(), 1) for text in (args.devices or DEVICES).split(",")]
     if max(counts) > MOST_DEVICES:
         raise UserError(f"DEVICES={max(counts)}: at most {MOST_DEVICES}")
-    return [result.forecast(asked.profile, config, ranks, asked.link)
-            for config in asked.configs.values() for ranks in counts]  # fmt: skip
+    return [asked.forecast(mode, ranks) for mode in asked.configs for ranks in counts]
 
 
 def points_of(args, asked: Asked) -> Points:

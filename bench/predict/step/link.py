@@ -16,6 +16,7 @@ UNITS_OF_RATE = {"kbit": 0.001, "mbit": 1, "gbit": 1000}  # in Mbit/s
 FASTEST = 10_000_000  # Mbit/s
 BYTE = 8e-6  # of a Mbit
 AT_ONCE = {"gloo": 2, "nccl": 1}  # concurrent collectives of a group: Gloo's threads, NCCL's stream
+TCP_REACHES, OTHERS_REACH = (0.25, 1.0), (0.5, 1.0)  # share of the nominal rate: sockets; RDMA, NVLink and PCIe
 WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in us, ms or s"
 
 
@@ -24,8 +25,9 @@ class Link:
     """From every device to the others. alpha_s: latency; beta_s: seconds per byte; each with the ends of its interval,
     None without one. carrier: "gloo" or "nccl". words: a description. rate_mbit: the nominal rate, None if unknown.
     idle_in_beta: beta comes from a measured all-reduce, and contains its idle time. gather, scatter: the link of a
-    measured all-gather or reduce-scatter, None if only the all-reduce was measured. With per_node devices in a node
-    this is the node's link, and ``inside`` the one between its devices."""
+    measured all-gather or reduce-scatter, None if only the all-reduce was measured. reached: the least and the highest
+    rate of messages, over that of beta. With per_node devices in a node this is the node's link, and ``inside`` the one
+    between its devices."""
 
     alpha_s: float
     beta_s: float
@@ -35,6 +37,7 @@ class Link:
     beta_ends: tuple[float | None, float | None] = (None, None)
     idle_in_beta: bool = False
     rate_mbit: float | None = None
+    reached: tuple[float, float] = OTHERS_REACH
     per_node: int = 1
     inside: "Link | None" = None
     gather: "Link | None" = None
@@ -77,8 +80,8 @@ def parse_link(text: str, carrier: str, inside: bool = False) -> Link:
     if latency_ms is None:
         raise UserError(f"{name}={text} is not a link: {WANTED}")
     words = f"{rate_words(rate)} and {latency_text} one way{'' if inside else ', TCP over Ethernet'}"
-    share = 1.0 if inside else formulas.tcp_payload_share()
-    return Link(latency_ms / 1000, BYTE / (rate * share), words, carrier, rate_mbit=rate)
+    share, reached = (1.0, OTHERS_REACH) if inside else (formulas.tcp_payload_share(), TCP_REACHES)
+    return Link(latency_ms / 1000, BYTE / (rate * share), words, carrier, rate_mbit=rate, reached=reached)
 
 
 def rate_of(name: str, given: str, text: str) -> float:
@@ -150,5 +153,6 @@ def of_series(series: Series, words: str, alphas: float = 1.0, betas: float = 1.
     """alphas, betas: factors."""
     alpha, *alpha_ends = (None if x is None else alphas * x for x in series.fit.alpha)
     beta, *beta_ends = (None if x is None else betas * x for x in series.fit.beta)
+    fast, slow = (beta / end if end and end > 0 else 1.0 for end in beta_ends)
     return Link(max(0.0, alpha), beta, words, series.record.backend, tuple(alpha_ends), tuple(beta_ends),
-                idle_in_beta=True, rate_mbit=limit_of(series.record.network))  # fmt: skip
+                idle_in_beta=True, rate_mbit=limit_of(series.record.network), reached=(slow, fast))  # fmt: skip

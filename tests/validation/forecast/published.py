@@ -24,11 +24,12 @@ from bench.config.options import FIELDS, RunConfig
 from bench.files import PROJECT
 from bench.predict.step import engines
 from bench.predict.step import link as links
+from bench.predict.step.fit import RANGES, Fit, Point
 from bench.predict.step.link import Link
 from bench.predict.step.profile import Profile, Tensor
 
 FOLDER = PROJECT / "results" / "published"
-PICTURE = "published"
+PICTURE, FITTED = "published", "published-fitted"
 BACKWARD = 2  # times the multiplications of forward
 PARTS = ("title", "source", "seen", "stated", "assumed", "left out")  # of a table's head
 
@@ -69,10 +70,17 @@ class Row:
     def carried_by(self) -> Link:
         """What carries its messages."""
         inside = links.parse_link(self.inside, "nccl", inside=True)
-        if self.nodes == 1:
-            return inside
+        return inside if self.nodes == 1 else self.between
+
+    @property
+    def between(self) -> Link:
+        """The link of its nodes."""
         between = links.parse_link(self.link, "nccl", inside=self.heads != "tcp")
-        return between.with_inside(self.per_node, inside)
+        return between.with_inside(self.per_node, links.parse_link(self.inside, "nccl", inside=True))
+
+    @property
+    def step_s(self) -> float:
+        return self.devices * self.batch / self.images_per_s
 
 
 @dataclass(frozen=True)
@@ -85,10 +93,14 @@ class Table:
 
     def alone(self, row: Row) -> Row:
         """The row of one device that a row belongs to. Raises ValueError where there is none, or more than one."""
-        same = ("program", "model", "precision", "batch", "device")
-        (found,) = [each for each in self.rows if each.devices == 1
-                    and all(getattr(each, name) == getattr(row, name) for name in same)]  # fmt: skip
+        (found,) = [each for each in self.like(row) if each.devices == 1]
         return found
+
+    def like(self, row: Row) -> list[Row]:
+        """The rows of one node that differ from a row in the number of devices only."""
+        same = ("program", "model", "precision", "batch", "device")
+        return [each for each in self.rows if each.nodes == 1
+                and all(getattr(each, name) == getattr(row, name) for name in same)]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,6 +118,28 @@ class Judged:
     def efficiency(self) -> float:
         """As published: over as many devices that need nothing of each other."""
         return 1 / (1 + self.linear_off)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A row of several nodes, forecast from the rows of one node. off: predicted over published, less 1; low, high: the
+    ends of the interval in the same way; linear_off: of the largest given row, scaled linearly."""
+
+    table: Table
+    row: Row
+    given: tuple[int, ...]
+    off: float
+    low: float
+    high: float
+    linear_off: float
+
+    @property
+    def covered(self) -> bool:
+        return self.low <= 0 <= self.high
+
+    @property
+    def better(self) -> bool:
+        return abs(self.off) < abs(self.linear_off)
 
 
 def head_and_rows(path: Path) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -156,6 +190,31 @@ def judged(tables: list[Table], folder: Path = FOLDER) -> list[Judged]:
     return found
 
 
+def learned(
+    tables: list[Table], folder: Path = FOLDER, most: int | None = None, ranges: dict | None = None
+) -> list[Learned]:
+    """Every row of several nodes, from its rows of one node. most: only rows of so many devices are given, and all
+    others are forecast. ranges: other than ``RANGES``."""
+    found, fits = [], {}
+    for table in tables:
+        for row in table.rows:
+            given = sorted(filter(lambda each: each.devices <= (most or row.per_node), table.like(row)),
+                           key=lambda each: each.devices)  # fmt: skip
+            if row in given or (row.nodes == 1 and not most):
+                continue
+            key = table.name, row.program, row.model, row.device, row.link
+            if key not in fits:
+                link = row.between if row.link else row.carried_by.with_inside(row.per_node, row.carried_by)
+                points = [Point(each.devices, (each.step_s,)) for each in given]
+                fits[key] = Fit(profile_of(given[0], folder), row.config, link, points, RANGES | (ranges or {}))
+            ends = fits[key].step(row.config, row.devices)
+            high, middle, low = (row.step_s / seconds - 1 for seconds in ends)
+            linear = row.step_s / given[-1].step_s - 1
+            counts = tuple(each.devices for each in given)
+            found.append(Learned(table, row, counts, middle, low, high, linear))
+    return found
+
+
 # --- in tables and in words ---------------------------------------------------------------------------------------
 
 
@@ -194,6 +253,57 @@ def answer(found: list[Judged]) -> list[str]:
         f"{counts}: off by {median} at the median and {worst} at worst; predicted faster than published: {fast}",
         f"linear scaling would be off by {linear} at the median",
     ]
+
+
+def learned_grid(found: list[Learned]) -> Grid:
+    """A row for each published one of several nodes."""
+    head = [("table", False), ("program", False), ("model", False), ("nodes × GPUs", True), ("between nodes", False),
+            ("given", True), ("published,\nimages/s", True), ("predicted [95 %]", True), ("off by", True),
+            ("linear\nscaling:\noff by", True)]  # fmt: skip
+    rows = []
+    for each in found:
+        row, rate = each.row, each.row.images_per_s
+        predicted, low, high = (style.number(rate * (1 + off)) for off in (each.off, each.low, each.high))
+        rows.append([each.table.name, row.program, row.model, f"{row.nodes} × {row.devices // row.nodes}", row.network,
+                     ", ".join(map(str, each.given)), style.number(rate), f"{predicted} [{low}–{high}]",
+                     signed(each.off) + ("" if each.covered else " (outside)"), signed(each.linear_off)])  # fmt: skip
+    return Grid(head, rows, "several nodes, forecast from the rows of one node")
+
+
+FIGURES = ("median", "worst", "linear scaling: median", "better than linear scaling", "in the interval",
+           "half of the interval: median")  # fmt: skip
+
+
+def figures_of(found: list[Learned]) -> list[float]:
+    """FIGURES, in per cent."""
+    offs, linear = ([abs(getattr(each, name)) for each in found] for name in ("off", "linear_off"))
+    shares = [statistics.fmean(getattr(each, name) for each in found) for name in ("better", "covered")]
+    width = statistics.median((each.high - each.low) / 2 for each in found)
+    return [100 * value for value in (statistics.median(offs), max(offs), statistics.median(linear), *shares, width)]
+
+
+def learned_summary(found: dict[str, list[Learned]]) -> Grid:
+    """FIGURES of each set of rows, in per cent. found: its name -> the rows."""
+    head = [("given", False), ("rows", True), *((name, True) for name in FIGURES)]
+    rows = [[name, str(len(some)), *(f"{value:.1f} %" for value in figures_of(some))] for name, some in found.items()]
+    return Grid(head, rows, "fitted to rows of few devices: how far off the others are, and how wide the interval is")
+
+
+def sensitivity(tables: list[Table], folder: Path = FOLDER) -> Grid:
+    """The same with other ranges; in brackets, the least and the most of each figure without one of the tables."""
+    changes = {"as they are": {}}
+    for name, (low, high) in RANGES.items():
+        changes |= {f"{name}, up to {100 * factor * high:g} %": {name: (low, factor * high)} for factor in (0.5, 2)}
+    changes |= {f"between, from {100 * low:g} %": {"between": (low, 1.0)} for low in (0.25, 0.5, 0.7)}
+    rows = []
+    for words, ranges in changes.items():
+        found = learned(tables, folder, ranges=ranges)
+        parts = [[each for each in found if each.table is not table] for table in tables]
+        without = [figures_of(part) for part in parts if part] or [figures_of(found)]
+        columns = zip(figures_of(found), *without, strict=True)
+        rows.append([words, *(f"{value:.1f} % ({min(others):.1f}–{max(others):.1f})" for value, *others in columns)])
+    return Grid([("range", False), *((name, True) for name in FIGURES)], rows,
+                "each range halved and doubled; in brackets, with one table left out")  # fmt: skip
 
 
 def numbered(count: int, noun: str) -> str:
