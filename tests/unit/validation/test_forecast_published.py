@@ -71,6 +71,17 @@ def test_a_fit_has_only_the_rows_of_one_node(folder):
     assert predicted[:3] == pytest.approx(predicted[3:]) and predicted[:3] == sorted(predicted[:3])
 
 
+@pytest.mark.parametrize(("rows", "given"), [
+    (((two := 'P,tiny,ddp,,fp32,30,G,2,2,,,,"1gbit,0us",19\n'),
+      'P,tiny,ddp,,fp32,30,G,4,2,slow,"1gbit,0us",tcp,"1gbit,0us",34\n'), (2,)),  # no row of one device
+    (('P,tiny,ddp,,fp32,30,G,1,1,,,,,10\n', 'P,tiny,ddp,,fp32,30,G,4,1,slow,"1gbit,0us",tcp,,34\n'), (1,)),
+    ((ALONE, two, FOUR.format(30)), (1,)),  # two are of another mode
+])  # fmt: skip
+def test_a_table_may_begin_with_a_node_or_have_a_device_in_each(rows, given, folder):
+    (found,) = published.learned(table(folder, *rows), folder)
+    assert found.given == given and found.low < found.off < found.high < found.linear_off + 0.2
+
+
 def test_fitted_to_one_node_most_rows_of_several_are_nearer_than_by_linear_scaling():
     found = forecast_published.learned()
     assert len(found) == len([row for each in published.read() for row in each.rows if row.nodes > 1])

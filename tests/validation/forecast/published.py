@@ -12,6 +12,7 @@ a node, are said in its file as assumed. The step has no spread, so no time is l
 """
 
 import csv
+import dataclasses
 import math
 import statistics
 from dataclasses import dataclass
@@ -69,13 +70,14 @@ class Row:
     @property
     def carried_by(self) -> Link:
         """What carries its messages."""
-        inside = links.parse_link(self.inside, "nccl", inside=True)
-        return inside if self.nodes == 1 else self.between
+        return self.between if self.nodes > 1 else links.parse_link(self.inside, "nccl", inside=True)
 
     @property
     def between(self) -> Link:
         """The link of its nodes."""
         between = links.parse_link(self.link, "nccl", inside=self.heads != "tcp")
+        if self.per_node == 1:
+            return between
         return between.with_inside(self.per_node, links.parse_link(self.inside, "nccl", inside=True))
 
     @property
@@ -92,15 +94,23 @@ class Table:
     rows: tuple[Row, ...]
 
     def alone(self, row: Row) -> Row:
-        """The row of one device that a row belongs to. Raises ValueError where there is none, or more than one."""
-        (found,) = [each for each in self.like(row) if each.devices == 1]
-        return found
+        """The row of one device that a row belongs to; without one, that of the fewest. Raises ValueError where there
+        are several of it."""
+        found = self.like(row)
+        (alone,) = [each for each in found if each.devices == found[0].devices]
+        return alone
 
     def like(self, row: Row) -> list[Row]:
-        """The rows of one node that differ from a row in the number of devices only."""
-        same = ("program", "model", "precision", "batch", "device")
-        return [each for each in self.rows if each.nodes == 1
-                and all(getattr(each, name) == getattr(row, name) for name in same)]  # fmt: skip
+        """The rows of one node that differ from a row in the number of devices only, fewest first; without them, those
+        of the fewest nodes. On one device there is no mode."""
+        same, modes = ("program", "model", "precision", "batch", "device"), ("mode", "options")
+        found = []
+        for each in self.rows:
+            names = same if each.devices == 1 else same + modes
+            if all(getattr(each, name) == getattr(row, name) for name in names):
+                found.append(each)
+        fewest = min(each.nodes for each in found)
+        return sorted((each for each in found if each.nodes == fewest), key=lambda each: each.devices)
 
 
 @dataclass(frozen=True)
@@ -161,9 +171,9 @@ def read(folder: Path = FOLDER) -> list[Table]:
 
 
 def profile_of(row: Row, folder: Path = FOLDER) -> Profile:
-    """The step of a row of one device, divided by the model's multiplications."""
+    """The step of a row, mostly of one device, divided by the model's multiplications."""
     head, layers = head_and_rows(folder / "models" / f"{row.model}.csv")
-    step_s, times = row.batch / row.images_per_s, [int(layer["multiplications"]) for layer in layers]
+    step_s, times = row.step_s, [int(layer["multiplications"]) for layer in layers]
     forward_s, all_times = step_s / (1 + BACKWARD), sum(times)
     backward_s, before, tensors = step_s - forward_s, 0, []
     for layer, own in zip(layers, times, strict=True):
@@ -177,15 +187,15 @@ def profile_of(row: Row, folder: Path = FOLDER) -> Profile:
 
 
 def judged(tables: list[Table], folder: Path = FOLDER) -> list[Judged]:
-    """Every row of many devices of every table. Raises ValueError for one without its row of one device."""
+    """Every row of more devices than the fewest, of every table."""
     found = []
     for table in tables:
         for row in table.rows:
-            if row.devices == 1:
-                continue
             alone = table.alone(row)
+            if row.devices == alone.devices:
+                continue
             step = engines.ENGINES[row.mode](profile_of(alone, folder), row.config, row.devices, row.carried_by)
-            predicted, linear = row.devices * row.batch / step.seconds, row.devices * alone.images_per_s
+            predicted, linear = row.devices * row.batch / step.seconds, row.devices * row.batch / alone.step_s
             found.append(Judged(table, row, predicted, predicted / row.images_per_s - 1, linear / row.images_per_s - 1))
     return found
 
@@ -198,19 +208,22 @@ def learned(
     found, fits = [], {}
     for table in tables:
         for row in table.rows:
-            given = sorted(filter(lambda each: each.devices <= (most or row.per_node), table.like(row)),
-                           key=lambda each: each.devices)  # fmt: skip
-            if row in given or (row.nodes == 1 and not most):
+            node = table.like(row)
+            given = [each for each in node if each.devices <= (most or node[-1].devices)] or node[:1]
+            if row in (given if most else node):
                 continue
-            key = table.name, row.program, row.model, row.device, row.link
+            key = table.name, dataclasses.replace(row, devices=0, images_per_s=0.0)
             if key not in fits:
                 link = row.between if row.link else row.carried_by.with_inside(row.per_node, row.carried_by)
-                points = [Point(each.devices, (each.step_s,)) for each in given]
+                steps = {each.devices: [] for each in given}
+                for each in given:
+                    steps[each.devices].append(each.step_s)
+                points = [Point(count, tuple(each)) for count, each in steps.items()]
                 fits[key] = Fit(profile_of(given[0], folder), row.config, link, points, RANGES | (ranges or {}))
             ends = fits[key].step(row.config, row.devices)
             high, middle, low = (row.step_s / seconds - 1 for seconds in ends)
-            linear = row.step_s / given[-1].step_s - 1
-            counts = tuple(each.devices for each in given)
+            linear = row.step_s / fits[key].points[-1].step_s - 1
+            counts = tuple(point.ranks for point in fits[key].points)
             found.append(Learned(table, row, counts, middle, low, high, linear))
     return found
 
