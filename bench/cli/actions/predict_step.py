@@ -70,7 +70,8 @@ def with_utilization(
 def read_inputs(args) -> tuple[Asked, Points]:
     """The inputs of a forecast, and the measured records among them, to which it is fitted. Raises UserError."""
     text = require_argument("RECORD", args.record)
-    first, *others = [text] if Path(text).expanduser().exists() else [place.strip() for place in text.split(",")]
+    places = [] if Path(text).expanduser().exists() else [place.strip() for place in text.split(",") if place.strip()]
+    first, *others = places or [text]
     record = profiles.record_at(first)
     profile = profiles.profile_of(record, first)
     asked = Asked(record, profile, link_of(args, profile), {mode: config_of(args, mode) for mode in modes_of(args)})
