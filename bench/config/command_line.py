@@ -78,6 +78,9 @@ def add_arguments(
 def from_arguments(args: argparse.Namespace) -> RunConfig:
     set_workload_defaults(args)
     given, found = {}, with_hosts(args)
+    if found["per_device_batch"] == "max":
+        raise UserError("BATCH=max is for `bench run` and comparisons of speed, which try batches in short runs: give "
+                        "a number, or leave it out (`bench predict memory` prints the largest that fits)")  # fmt: skip
     for f in FIELDS.values():
         if (text := found[f.name]) is None:
             continue

@@ -81,7 +81,8 @@ class Recipe:
     """Training: batch, optimizer, schedule, precision, seed."""
 
     per_device_batch: int | None = option(None,
-        "per-device batch size (cpu: 32, gpu: by its memory, at most 256)", flag="batch", minimum=1)
+        "per-device batch size (cpu: 32, gpu: by its memory, at most 256); max: the largest that fits, by short runs",
+        flag="batch", minimum=1)
     accumulate: int = option(1, "gradient accumulation: forward and backward passes per step",
         minimum=1)
     epochs: int = option(0, "train this many epochs instead of STEPS, and validate after each", minimum=0, trains=True)
@@ -233,6 +234,8 @@ class Resources:
     """Resources, several machines, time limit."""
 
     threads: int | None = option(None, "CPU threads in total (the usable cores)", minimum=1, maximum=4096)
+    memory_gib: float | None = option(None, "memory of one device, GiB: a run that needs more fails (gpu: its own; "
+        "cpu: no limit)", exclusive_minimum=0, maximum=2**20)
     timeout: float = option(900.0, "time limit without progress, s", exclusive_minimum=0)
     allow_slow: bool = option(False, "run a precision for which this CPU has no instructions (6 to 40 times slower)",
         advanced=True)
@@ -302,3 +305,4 @@ class Label:
     looks: str | None = option(None)
     limit_minutes: float | None = option(None, exclusive_minimum=0)  # time limit of its suite
     gpu_defaults: str | None = option(None)  # options chosen for the GPU, as in precision=bf16 fused=1
+    batch_search: str | None = option(None)  # the tries of BATCH=max, as JSON; in a record they are ``batch_search``

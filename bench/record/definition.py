@@ -334,6 +334,15 @@ class Place(Strict, frozen=True):
     collective: bool | None
 
 
+class Try(Strict, frozen=True):
+    """A short run of BATCH=max. peak_gib: of the fullest device, if no rank ran out of memory."""
+
+    program: Short
+    batch: Positive
+    fitted: bool
+    peak_gib: Large | None
+
+
 class Failure(TypedDict):
     rank: FewOrNone | None
     kind: Literal["raised", "killed", "hung", "interrupted", "launcher"]
@@ -341,6 +350,7 @@ class Failure(TypedDict):
     traceback: str
     where: NotRequired[list[Place | None]]
     after_s: NotRequired[Large]
+    out_of_memory: NotRequired[bool]  # by the type of the error, or the kernel's count of killed processes
 
 
 class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="status"):
@@ -359,6 +369,7 @@ class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     accuracy: Accuracy | UnsetType = UNSET
     observed: dict | UnsetType = UNSET  # bench/record/observed.py; checked by applying the detectors
     elastic: Elastic | UnsetType = UNSET
+    batch_search: list[Try] | UnsetType = UNSET  # with BATCH=max, how BATCH was found
     network: Network | UnsetType = UNSET
     failure: Failure | UnsetType = UNSET
 

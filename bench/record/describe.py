@@ -313,12 +313,14 @@ def flops_sentence(record: Record) -> str:
 
 
 def did_not_fit(failure: dict) -> bool:
-    """Whether a run failed because a device had too little memory for it. failure: as in its record.
+    """Whether a run failed because a device had too little memory for it. failure: as in its record, which may be older
+    than ``out_of_memory``; some libraries' errors have no type of their own.
 
     >>> did_not_fit({"kind": "raised", "message": "rank 0 raised OutOfMemoryError: CUDA out of memory. Tried to …"})
     True
     """
-    return failure["kind"] == "raised" and bool(NO_MEMORY.search(failure["message"]))
+    said = failure["kind"] == "raised" and bool(NO_MEMORY.search(failure["message"]))
+    return failure.get("out_of_memory", said)
 
 
 def oom_notes(failed: list[Record], good: list[Record]) -> list[str]:

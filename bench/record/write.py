@@ -66,6 +66,10 @@ GPU_DEFAULTS = (
     "options that were left open, set by the GPUs' generation and memory before a study set its own "
     "(bench/config/gpu_defaults.py); TORCH_DEFAULTS=1 leaves them as PyTorch has them"
 )
+BATCH_SEARCH = (
+    "runs of three steps in fresh processes before this one, in their order; fitted: no rank ran out of memory, and on "
+    "a CPU 3 % of MEMORY_GIB were left; peak_gib: on GPUs NVML's process memory or torch's reserved, on a CPU rss_hwm"
+)
 
 WORDS = {"killed": "was killed", "raised": "raised", "machine lost": "was lost with its machine",
          "launcher": "was lost"}  # fmt: skip
@@ -199,9 +203,10 @@ def frame(run_dir, config: RunConfig, status: str, started: float | None = None)
         "status": status,
         "started_at": began.isoformat(timespec="milliseconds"),
         "command": make_command(public),
-        "config": to_dict(public),
+        "config": to_dict(public.labelled(batch_search=None)),
         "workload": workload_of(config).to_dict(),
         **({"network": {"label": label}} if label else {}),
+        **({"batch_search": json.loads(config.label.batch_search)} if config.label.batch_search else {}),
     }
 
 
@@ -211,6 +216,9 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
     notes += ([label] if label else []) + parts[0].get("notes", [])
     if config.device == "cpu" and config.num_devices > 1:
         notes.append(f"no GPU is used: {config.num_devices} CPU processes emulate {config.num_devices} devices")
+    if config.label.batch_search:
+        tries = len(json.loads(config.label.batch_search))
+        notes.append(f"BATCH={config.per_device_batch} is the largest that fits: BATCH=max, {tries} short runs")
     if threads > config.threads:
         notes.append(
             f"{threads} compute threads in {len(parts)} processes share the {config.threads} that single would get: "
@@ -241,6 +249,8 @@ def provenance_of(config: RunConfig) -> dict:
         found["throughput_per_s"] = INDEPENDENT_THROUGHPUT
     if config.label.gpu_defaults:
         found["gpu_defaults"] = GPU_DEFAULTS
+    if config.label.batch_search:
+        found["batch_search"] = BATCH_SEARCH
     if config.epochs:
         found[workload_of(config).metrics[0].key] = METRIC
     if config.replicas:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench.config.options import RunConfig, to_dict
 from bench.errors import UserError
+from bench.launch.devices import LEAST_FREE_GIB
 from bench.measure import cgroup
 from bench.modes import load_mode
 from bench.modes.base import Mode
@@ -49,7 +50,17 @@ def join(config: RunConfig, kept=None) -> Script:
     torch.set_num_threads(config.threads_per_process)
     mode = load_mode(config.mode)(config)
     mode.kept = kept
+    if config.memory_gib and config.device == "cuda":
+        for device in mode.topology.devices:
+            limit_cuda_memory(device, config.memory_gib)
     return make_script(config, mode, load_workload(config, mode.topology.device), config.mistake)
+
+
+def limit_cuda_memory(device: torch.device, gib: float) -> None:
+    """MEMORY_GIB on a GPU: the memory that CUDA's context leaves of it is all that torch's allocator takes."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    share = max(0.0, gib - LEAST_FREE_GIB) * 2**30 / total
+    torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
 
 
 def load(config: RunConfig, script: Script, status: StatusWriter) -> Data:

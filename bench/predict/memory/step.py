@@ -29,7 +29,7 @@ from bench.workload import load_workload, own_code
 LEFT_OUT = {"epochs": 0, "ema": None, "swa": None, "loss_guard": None, "fault": None, "pretrained": None,
             "profile": False, "memory": False, "compile": False, "mistake": "none", "share_gpu": False,
             "gpu_ids": None, "mode": "single", "num_devices": 1, "launcher": "in-process", "cudnn_benchmark": False,
-            "storage_ms": UNSET["storage_ms"],
+            "storage_ms": UNSET["storage_ms"], "memory_gib": None,
             **{name: UNSET[name] for name in KNOBS}}  # fmt: skip
 STEPPING, STEPPED = "optimizer.step", "after optimizer.step"
 

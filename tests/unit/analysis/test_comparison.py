@@ -97,6 +97,14 @@ def test_equal_programs_are_fair():
     assert {f.name for f in result.certificate.inherent} >= {"device set", "images per norm layer"}
 
 
+def test_the_tries_of_a_searched_batch_are_a_fact():
+    name, tries = "tries of BATCH=max", [{"program": "ddp", "batch": 4, "fitted": True, "peak_gib": 0.5}]
+    for program, status in ((None, "equal"), ("ddp", "differs")):
+        assert fact(changed(lambda data: data.update(batch_search=tries), program), name).status == status
+    facts = certify(records_of(suite("compare", compare_programs()))).facts
+    assert name not in [each.name for each in facts]
+
+
 # What was done unfairly -> the line that must name it. Each change is made in the record, not in the config.
 UNFAIR = {
     "loader workers in total": lambda p: p.update(loader_workers=3),
