@@ -6,6 +6,8 @@ Step times come as one list per rank, in seconds: ``[[rank 0's steps], [rank 1's
 import math
 import statistics
 
+NORMAL = statistics.NormalDist()
+
 
 def slowest_rank(step_times: list[list[float]]) -> list[float]:
     """The time of each step: that of its slowest rank, in seconds.
@@ -126,30 +128,29 @@ def gpt_parameters(layers: int, width: int, context: int, vocabulary: int) -> in
     return layers * (12 * width**2 + 13 * width) + (2 * vocabulary + context + 2) * width
 
 
-def gpt_flops_per_token(layers: int, width: int, context: int, vocabulary: int) -> int:
-    """Floating-point operations of a training step per token: 6 N + 12 layers x width x context (Chowdhery et al. 2022,
-    "PaLM", appendix B). N: the parameters without the embeddings of tokens and places, which are looked up and not
-    multiplied. 6: a multiplication and an addition per weight in the forward pass, twice that in the backward pass; the
-    second term is attention's, counted without the causal mask's saving, as there. Recomputation does not count.
+def joules_per_example(energies_j: list[float], examples: int) -> float:
+    """Energy per example, in joules: that of all boards during the timed steps, over the examples of these steps.
 
-    >>> gpt_flops_per_token(layers=12, width=768, context=1024, vocabulary=50257)
-    855166464
+    Two GPUs that take 300 J each, in 10 steps of 64 examples:
+
+    >>> joules_per_example([300.0, 300.0], examples=640)
+    0.9375
     """
-    parameters = gpt_parameters(layers, width, context, vocabulary) - (vocabulary + context) * width
-    return 6 * parameters + 12 * layers * width * context
+    return sum(energies_j) / examples
 
 
-def model_flops_per_s(tokens_per_s: float, flops_per_token: float, num_devices: int) -> float:
-    """Operations per second for a device's share of the tokens.
+def model_flops_per_s(examples_per_s: float, flops_per_example: float, num_devices: int) -> float:
+    """Operations per second of one device, for its share of the examples. Recomputation does not count.
 
-    >>> model_flops_per_s(100_000.0, 855_166_464, num_devices=4)
-    21379161600000.0
+    >>> model_flops_per_s(1000.0, 24.3e9, num_devices=2)  # ResNet-50 at 224 pixels
+    12150000000000.0
     """
-    return tokens_per_s * flops_per_token / num_devices
+    return examples_per_s * flops_per_example / num_devices
 
 
 def model_flops_utilization(model_flops_per_s: float, peak_flops_per_s: float) -> float:
-    """MFU: the model's operations over the device's peak (Chowdhery et al. 2022).
+    """MFU: the model's operations over the device's peak (Chowdhery et al. 2022, "PaLM", appendix B). With those of the
+    hardware, which include recomputed activations, it is HFU.
 
     >>> round(model_flops_utilization(21.38e12, peak_flops_per_s=312e12), 4)
     0.0685
@@ -524,17 +525,30 @@ def algorithm_bandwidth(nbytes: float, seconds: float) -> float:
     return nbytes / seconds
 
 
-def bus_bandwidth(nbytes: float, seconds: float, ranks: int) -> float:
-    """Bytes per second that an all-reduce moves over each link, to compare with the link's own rate: NCCL's "busbw".
+def bus_bandwidth(nbytes: float, seconds: float, ranks: int, operation: str = "all_reduce") -> float:
+    """Bytes per second that an operation moves over each link, to compare with the link's own rate: NCCL's "busbw".
 
-    The algorithm bandwidth times 2 (n - 1) / n: each of n ranks must send and receive that much of the tensor, whatever
-    the algorithm (nccl-tests, doc/PERFORMANCE.md, "AllReduce"). It does not depend on the number of ranks if the links
-    are the limit; for a message from one rank to another it is the algorithm bandwidth.
+    The algorithm bandwidth times the share of the tensor that each of n ranks must send and receive, whatever the
+    algorithm: 2 (n - 1) / n for an all-reduce, (n - 1) / n for an all-gather and a reduce-scatter, of which ``nbytes``
+    is the whole tensor, 1 for a message (nccl-tests, doc/PERFORMANCE.md). It does not depend on the number of ranks if
+    the links are the limit.
 
     >>> bus_bandwidth(100e6, 0.5, ranks=4), bus_bandwidth(100e6, 0.5, ranks=2)
     (300000000.0, 200000000.0)
+    >>> [bus_bandwidth(100e6, 0.5, 4, name) for name in ("all_gather", "reduce_scatter", "ping_pong")]
+    [150000000.0, 150000000.0, 200000000.0]
     """
-    return algorithm_bandwidth(nbytes, seconds) * 2 * (ranks - 1) / ranks
+    passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}.get(operation)
+    return algorithm_bandwidth(nbytes, seconds) * (passes * (ranks - 1) / ranks if passes else 1)
+
+
+def matmul_flops_per_s(n: int, seconds: float) -> float:
+    """FLOP/s of a product of two n x n matrices: 2 n^3 operations, a multiplication and an addition for each term.
+
+    >>> matmul_flops_per_s(1000, 0.5)
+    4000000000.0
+    """
+    return 2 * n**3 / seconds
 
 
 def ring_all_reduce_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:
@@ -593,7 +607,7 @@ def sharded_bytes(parameters: int, ranks: int, shards: tuple[str, ...], state_nu
 
 
 def ring_gather_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:
-    """Seconds of a ring all-gather or reduce-scatter of nbytes in all: (n - 1) alpha + (n - 1) / n beta s, half of an
+    """Seconds of a ring all-gather or reduce-scatter of nbytes in total: (n - 1) alpha + (n - 1) / n beta s, half of an
     all-reduce (``ring_all_reduce_s``, with its sources).
 
     >>> round(ring_gather_s(4e6, ranks=4, alpha_s=1e-3, beta_s=1e-6), 6)
@@ -693,6 +707,35 @@ def slowest_shares(count: int, ranks: int) -> list[float]:
     ([0.5, 0.5], [0.125, 0.875])
     """
     return [(i / count) ** ranks - ((i - 1) / count) ** ranks for i in range(1, count + 1)]
+
+
+def largest_normal(count: int) -> float:
+    """The expected largest of ``count`` standard normal draws (Blom 1958, Statistical Estimates and Transformed Beta
+    Variables). It grows as sqrt(2 ln count).
+
+    >>> [round(largest_normal(count), 2) for count in (1, 2, 8, 64)]
+    [0.0, 0.59, 1.43, 2.34]
+    """
+    return NORMAL.inv_cdf((count - 0.375) / (count + 0.25))
+
+
+def delayed_log_density(x: float, mean: float, sd: float) -> float:
+    """Log density of a normal error around 0 plus an exponential delay of that mean (exponentially modified Gaussian);
+    with mean 0 of the error alone.
+
+    >>> round(delayed_log_density(1.0, mean=1e-9, sd=1.0) - delayed_log_density(1.0, 0.0, 1.0), 6)
+    0.0
+    >>> round(delayed_log_density(3.0, mean=1.0, sd=1e-3), 5)  # the delay alone: -x
+    -3.0
+    """
+    error = -x * x / (2 * sd * sd) - math.log(sd * math.sqrt(2 * math.pi))
+    if not mean:
+        return error
+    share = sd / mean
+    z = x / sd - share
+    if z < -30:  # the tail of the normal distribution: its cumulative is its density over -z
+        return error + math.log(share / -z)
+    return share * share / 2 - x / mean - math.log(mean) + math.log(math.erfc(-z / math.sqrt(2)) / 2)
 
 
 def ring_alpha_beta(constant_s: float, per_byte_s: float, ranks: int) -> tuple[float, float]:

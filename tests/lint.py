@@ -40,8 +40,8 @@ WITH_TORCH = (
     "tasks.inference.files", "proof.gpu_check.bare_loop", "proof.gpu_check.probes", "predict.emulation.stand_in",
     "predict.memory",
 )  # fmt: skip
-WITHOUT_TORCH = ("modes", "measure.nccl", "measure.nvml", "measure.environment", "profile.horovod_timeline",
-                 "training.schedule", "workload.sharding")  # fmt: skip
+WITHOUT_TORCH = ("modes", "measure.nccl", "measure.nvml", "measure.environment", "profile.clocks",
+                 "profile.horovod_timeline", "training.schedule", "workload.sharding")  # fmt: skip
 PLUGINS = ("course.exercises.nbgrader_hooks", "course.exercises.plain")  # only nbgrader and pytest import them
 
 

@@ -15,15 +15,17 @@ from bench.tasks.network.record import NetworkRecord, checked
 from tests.records import CORES, environment
 
 ALPHA, BETA = 80e-6, 0.8e-9  # seconds; seconds per byte
+PRODUCTS = {"fp32": (512, 1024), "bf16": (1024,)}  # rank r takes 1 + r ms
 
 
 def data(
     backend: str = "gloo", ranks: int = 2, rounds: int = 10, sizes: str = "4KiB-256MiB", noise: float = 0.03,
     alpha: float = ALPHA, beta: float = BETA, label: str = "", nodes: tuple[str, ...] = ("",), number: int = 1,
-    others: float = 0.0, seed: int = 0, left_out: tuple[int, ...] = (),
+    others: float = 0.0, seed: int = 0, left_out: tuple[int, ...] = (), gathers: bool = False,
 ) -> dict:  # fmt: skip
     """What its file holds. noise: standard deviation of the logarithm of a time. nodes: the names of the machines.
-    number: of the suite. others: the share of the CPU that other processes took."""
+    number: of the suite. gathers: with all-gather, reduce-scatter and matrix products, which older records do not have.
+    others: the share of the CPU that other processes took."""
     draw = random.Random(f"{seed} {backend}")
     device = "cuda" if backend == "nccl" else "cpu"
     mode = "horovod" if backend == "horovod" else "ddp"
@@ -33,17 +35,23 @@ def data(
     lines = {
         "ping_pong": lambda size: 2 * (alpha + beta * size),
         "all_reduce": lambda size: formulas.ring_all_reduce_s(size, ranks, alpha, beta),
+        "all_gather": lambda size: formulas.ring_gather_s(size, ranks, 2 * alpha, 2 * beta),
+        "reduce_scatter": lambda size: formulas.ring_gather_s(size, ranks, 3 * alpha, 3 * beta),
     }
-    names = ["all_reduce"] if backend == "horovod" else ["ping_pong", "all_reduce"]
+    names = (
+        ["all_reduce"]
+        if backend == "horovod"
+        else ["ping_pong", "all_reduce", *["all_gather", "reduce_scatter"] * gathers]
+    )
     operations = []
     for name in names:
         measured = []
         for size in (size for size in parse_sizes(sizes) if size not in left_out):
             slowest = [lines[name](size) * math.exp(draw.gauss(0, noise)) for _ in range(rounds)]
-            others_s = [[0.9 * s for s in slowest]] * (ranks - 1 if name == "all_reduce" else 0)
+            others_s = [[0.9 * s for s in slowest]] * (ranks - 1 if name != "ping_pong" else 0)
             measured.append({"bytes": size, "in_a_row": 5, "seconds": [slowest, *others_s]})
         left = [{"bytes": size, "expected_s": lines[name](size)} for size in left_out]
-        timed = list(range(ranks)) if name == "all_reduce" else [0, ranks - 1]
+        timed = list(range(ranks)) if name != "ping_pong" else [0, ranks - 1]
         operations.append({"name": name, "ranks": timed, "sizes": measured, "left_out": left})
     share = ranks // len(nodes)
     several = len(nodes) > 1
@@ -66,6 +74,17 @@ def data(
             for i, name in enumerate(nodes)
         ],
         "operations": operations,
+        **(
+            {
+                "products": [
+                    {"precision": precision, "n": size, "seconds": [(1 + rank) * 1e-3 for rank in range(ranks)]}
+                    for precision, sizes in PRODUCTS.items()
+                    for size in sizes
+                ]
+            }
+            if gathers
+            else {}
+        ),
         "load": loads,
         "provenance": {},
     }

@@ -162,10 +162,14 @@ def device_report(device: str, name: str, uuid, columns: dict, peaks: dict, end:
     times = [round(end * i / 12, 3) for i in range(13)]
     grown = [min(1.0, 0.35 + 0.65 * t / 2.0) for t in times]
     timeline = {c: [None if top is None else round(top * g, 4) for g in grown] for c, top in columns.items()}
+    if uuid:  # a GPU: it takes 400 W while it computes
+        timeline |= {"power_w": [100.0 if t < 2.0 else 400.0 for t in times], "sm_clock_mhz": [1980] * len(times),
+                     "utilization_percent": [5 if t < 2.0 else 98 for t in times]}  # fmt: skip
     return {
         "device": device, "name": name, "uuid": uuid, "timeline": {"time_s": times, **timeline},
         "marks": {"timed": 2.0, "end": end}, "peak_memory_gib": dict(peaks), "energy_j": None,
         "sample_interval_s": 0.25, "sample_cost_s": 0.0005, "notes": [],
+        **({"energy_j": 400 * (end - 2.0), "power_limit_w": 700.0} if uuid else {}),
     }  # fmt: skip
 
 

@@ -100,6 +100,12 @@ def memory_format(record: Record) -> str:
     return merge_texts((part.facts or {}).get("memory_format", "contiguous") for part in record.samples)
 
 
+def activation_checkpointing(record: Record) -> str:
+    """Records older than this option had none."""
+    blocks = ((part.facts or {}).get("recomputed_blocks") for part in record.samples)
+    return merge_texts(f"{count} blocks" if count else "none" for count in blocks)
+
+
 def optimizer(record: Record) -> str | None:
     settings = of_facts("optimizer", "momentum", "weight_decay")(record)
     fused = {bool((part.facts or {}).get("fused")) for part in record.samples}
@@ -145,6 +151,7 @@ FACTS = {
     "augmentation": of_config("augment"),
     "memory format": memory_format,
     "compiler": lambda record: record.config.compile_mode or str(record.config.compile),
+    "activation checkpointing": activation_checkpointing,
     "gradient": of_facts("gradient"),
     "gradient compression": of_facts("compression"),
     "precision": of_facts("parameter_dtype", "autocast", "tf32"),
@@ -257,7 +264,8 @@ def certify(programs: Programs, rules: Rules = NOTHING_VARIES) -> Certificate:
         allowed = rules.varies.get(name) or INHERENT.get(name)
         fact = judge(name, programs, read, allowed, name in rules.by_round, name in rules.ranks_apart)
         facts.append(replace(fact, name=name.replace("images", batched)))
-    facts += [*passes(programs), *several_machines(programs), *interruptions(programs), *hash_sources(programs)]
+    facts += [*passes(programs), *searched_batches(programs), *several_machines(programs), *interruptions(programs)]
+    facts += hash_sources(programs)
     return Certificate([*facts, other_options(programs, rules), injected_mistakes(programs, rules)])
 
 
@@ -307,6 +315,17 @@ def passes(programs: Programs) -> list[Fact]:
     why = "one device accumulates the global batch over several passes if its memory is too small"
     fact = judge("passes of a step", programs, lambda record: record.config.accumulate, (why, number_of_devices))
     return [] if fact.status == "equal" else [fact]
+
+
+def searched_batches(programs: Programs) -> list[Fact]:
+    """With BATCH=max: the short runs by which the batch was found, the same ones for all programs."""
+
+    def tries(record: Record) -> str:
+        found = record.data.get("batch_search", ())
+        return ", ".join(f"{each['program']} {each['batch']} {'fits' * each['fitted'] or 'does not'}" for each in found)
+
+    fact = judge("tries of BATCH=max", programs, tries)
+    return [fact] if any(fact.values.values()) else []
 
 
 def hash_sources(programs: Programs) -> list[Fact]:

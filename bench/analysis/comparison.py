@@ -18,7 +18,7 @@ OF_BOUND = ("gradient", "initial weights")  # facts in which the no-communicatio
 
 @dataclass(frozen=True)
 class Pair:
-    """Program b against program a, by their labels, with the certificate of these two alone."""
+    """Program b against program a, by their labels, with the certificate of only these two."""
 
     a: str
     b: str

@@ -35,14 +35,14 @@ def words_of(name: str, base: str, found: stats.Equivalence, metric: Metric = TO
     if found.low is None:
         return f"{name} vs {base}: {mean} (n = {found.n}): a preview, no interval"
     wide, narrow = span(found.low95, found.high95, metric), span(found.low, found.high, metric)
-    difference = f"{mean}, 95 % interval {wide}, 90 % {narrow}, n = {found.n} seeds"
+    difference = f"{mean}, 95 % CI {wide}, 90 % CI {narrow}, n = {found.n} seeds"
     return f"{name} vs {base}: {verdict_of(found, metric)} ({difference})"
 
 
 def heads(metric: Metric, base: str = "") -> list[tuple[str, bool]]:
     """Columns of a table: the mean, and those of ``cells``. base: the reference of all rows."""
     return [
-        (f"{metric.name}, last epoch [95 % interval]", True),
+        (f"{metric.name}, last epoch [95 % CI]", True),
         (f"{unit_of(metric)}{f' against {base}' if base else ''} [95 %]", True), ("[90 %]", True),
         (f"verdict, margin ±{metric.margin:g}", False),
     ]  # fmt: skip

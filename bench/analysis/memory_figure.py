@@ -122,7 +122,7 @@ def draw_over_time(result):
     lines, tops = {}, []
     for axes, (program, record) in zip(panels, firsts.items(), strict=True):
         for i, (label, device) in enumerate(timelines(record)):
-            line = draw_line(axes, device, source, i)
+            line = draw_line(axes, device, f"{source}_gib", i)
             if line is not None:
                 lines.setdefault(label, line)
                 tops.append(max(line.get_ydata()))
@@ -155,14 +155,14 @@ def timelines(record: Record) -> list[tuple[str, dict]]:
     return found
 
 
-def draw_line(axes, device: dict, source: str | None, i: int):
+def draw_line(axes, device: dict, column: str, i: int):
+    """A column of a device's samples over time; None if it has none. The first device's timed steps are shaded."""
     timeline, marks = device["timeline"], device.get("marks", {})
     if i == 0 and "timed" in marks and "end" in marks:
         axes.axvspan(marks["timed"], marks["end"], color=style.PALE, alpha=0.6, linewidth=0)
-    values = timeline.get(f"{source}_gib")
-    if not values:
+    points = [(t, v) for t, v in zip(timeline["time_s"], timeline.get(column, ()), strict=False) if v is not None]
+    if not points:
         return None
-    points = [(t, v) for t, v in zip(timeline["time_s"], values, strict=True) if v is not None]
     (line,) = axes.plot(*zip(*points, strict=True), color=COLOURS[i % len(COLOURS)], marker="o^sDvPX*"[i % 8],
                         linestyle=style.LINES[i % len(style.LINES)], markersize=3.5, linewidth=max(1.0, 3.4 - 0.8 * i),
                         markevery=max(1, len(points) // 12))  # fmt: skip

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.console import Console
@@ -17,6 +17,7 @@ from bench.record.disturbance import disturbances_of
 from bench.record.view import Record
 
 STATUS_ORDER = {"differs": 0, "not recorded": 1, "inherent": 2}
+FLOPS = {"tflops": "TFLOP/s\nper device", "mfu": "MFU", "hfu": "HFU"}  # columns by ``describe.utilization``
 RATE = 4  # the column of the throughput in ``describe.row``
 
 
@@ -79,7 +80,8 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     if base is not None:
         head.append(("speedup vs\nthis run\n(median step)", True))
         rows = [[*row, describe.ratio(record, base)] for row, record in zip(rows, records, strict=True)]
-    return Grid(head, rows, grey=disturbed_rows(records))
+    grid = with_flops(Grid(head, rows, grey=disturbed_rows(records)), map(describe.utilization, records))
+    return with_energy(grid, [[record] for record in records])
 
 
 def single_runs_grid(records: list[Record]) -> Grid:
@@ -95,7 +97,26 @@ def single_runs_grid(records: list[Record]) -> Grid:
     mode, *head = runs_head(f"{units.pop()}/s" if len(units) == 1 else "throughput\nper second")
     given = [("options", False)] if any(options) else []
     head = [mode, *given, ("model", False), ("data", False), *head]
-    return Grid(head, rows, "One run each: no confidence interval, no verdict", disturbed_rows(records))
+    grid = Grid(head, rows, "One run each: no confidence interval, no verdict", disturbed_rows(records))
+    return with_energy(with_flops(grid, map(describe.utilization, records)), [[record] for record in records])
+
+
+def with_energy(grid: Grid, runs: list[list[Record]]) -> Grid:
+    """The table with the energy per example of the runs of each row, if any was recorded."""
+    cells = [describe.energy_cell(records) for records in runs]
+    if not any(cells):
+        return grid
+    rows = [[*row, cell] for row, cell in zip(grid.rows, cells, strict=True)]
+    return replace(grid, head=[*grid.head, ("J per\nexample", True)], rows=rows)
+
+
+def with_flops(grid: Grid, found: Iterable[dict[str, float]]) -> Grid:
+    """With columns for TFLOP/s and MFU, where any row has them. found: as ``describe.utilization`` of each row."""
+    found = list(found)
+    shown = [name for name in FLOPS if any(name in row for row in found)]
+    rows = [[*cells, *(describe.flops_cell(name, row.get(name)) for name in shown)]
+            for cells, row in zip(grid.rows, found, strict=True)]  # fmt: skip
+    return replace(grid, head=[*grid.head, *((FLOPS[name], True) for name in shown)], rows=rows)
 
 
 def runs_head(rate: str) -> list[tuple[str, bool]]:
@@ -123,7 +144,16 @@ def programs_grid(suite, caption: str) -> Grid:
             f"{min(values):.1f} to {max(values):.1f}", f"{1e3 * step_s:.1f}",
             describe.memory_cell(first.peak_memory), str(len(program.records)),
         ])  # fmt: skip
-    return Grid(head, rows, caption)
+    return with_utilization(Grid(head, rows, caption), suite.programs.values())
+
+
+def with_utilization(grid: Grid, programs: Iterable) -> Grid:
+    programs = list(programs)
+    return with_energy(with_flops(grid, map(mean_utilization, programs)), [each.records for each in programs])
+
+
+def mean_utilization(program) -> dict[str, float]:
+    return describe.utilization(program.first, statistics.geometric_mean(program.throughputs))
 
 
 def memory_grid(
@@ -165,7 +195,7 @@ def comparison_grid(result) -> Grid:
                      c.verdict + (" (unfair)" if pair.flagged else "")]  # fmt: skip
         mean = f"{statistics.geometric_mean(values):.1f} [{min(values):.1f}–{max(values):.1f}]"
         rows.append([label, mean, *cells, str(result.suite.n)])
-    return Grid(head, rows)
+    return with_utilization(Grid(head, rows), result.suite.programs.values())
 
 
 def pairs_grid(result) -> Grid:

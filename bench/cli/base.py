@@ -51,12 +51,12 @@ class Command:
     variables that people give to make most often. run: (args) -> exit code, or None for 0; None for a command that is
     only its parts, and for a target of make only. target: of make, if it has another name. flags: flag -> argparse's
     options, and "read": (variable, text) -> the value for ``run`` (bench/config/flags.py). positional: arguments that
-    may also be given as flags of the same name, as make does it. options: it takes the options of a run; takes: only
-    these of them; knobs: and those of single modes; own: options with another default here; others: workload -> the
-    same. needs: "horovod" (installed first, where make calls it), "course" (the packages of the course), "clone" (files
-    that are in no package), "sets" (a clone, unless SETS names a folder). rest: a user's command follows --, and is
-    ``args.rest``. note: below the help. parts: a second word -> its command. gone: flags of version 0.1 -> what
-    replaces them.
+    may also be given as flags of the same name, as make does it; several, with nargs, are joined by commas.
+    options: it takes the options of a run; takes: only these of them; knobs: and those of single modes; own: options
+    with another default here; others: workload -> the same. needs: "horovod" (installed first, where make calls it),
+    "course" (the packages of the course), "clone" (files that are in no package), "sets" (a clone, unless SETS names a
+    folder). rest: a user's command follows --, and is ``args.rest``. note: below the help. parts: a second word -> its
+    command. gone: flags of version 0.1 -> what replaces them.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Command:
             parser.add_argument(flag, **{name: value for name, value in options.items() if name != "read"})
         for name, options in self.positional.items():
             parser.add_argument(f"--{name}", dest=name, metavar=options["metavar"], help=argparse.SUPPRESS)
-            parser.add_argument(f"{name}_", nargs="?", **options)
+            parser.add_argument(f"{name}_", **{"nargs": "?"} | options)
         return parser
 
     def parse(self, words: list[str]) -> argparse.Namespace:
@@ -111,7 +111,8 @@ class Command:
         args.rest = words[end + 1 :]
         for name in self.positional:
             if getattr(args, name) is None:
-                setattr(args, name, getattr(args, f"{name}_"))
+                value = getattr(args, f"{name}_")
+                setattr(args, name, ",".join(value) or None if isinstance(value, list) else value)
         for flag, options in self.flags.items():
             name = flag[2:].replace("-", "_")
             if "read" in options and (text := getattr(args, name)) is not None:
@@ -168,7 +169,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(self.unknown(unknown[0].partition("=")[0]))
         for name, value in vars(args).items():
-            if isinstance(value, list):  # what argparse makes of --gpus=--
+            if isinstance(value, list) and not name.endswith("_"):  # what argparse makes of --gpus=--
                 self.error(f"{variable('--' + name)}--: not a value")
         return args
 

@@ -3,7 +3,7 @@ from bench.config.flags import whole_number
 from bench.tasks.network.plan import MOST_ROUNDS, SIZES
 
 COMMAND = Command(
-    "network", "measure", "latency, bandwidth and all-reduce between the ranks over Gloo, NCCL and Horovod", "GPUS=2",
+    "network", "measure", "messages and collectives over Gloo, NCCL and Horovod, and matrix products", "GPUS=2",
     run=action("network"), options=True, takes=(
         "num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "dist_url", "hosts", "remote", "iface",
         "launcher", "out",

@@ -13,7 +13,9 @@ STEP = Command(
         "bucket_cap_mb", "overlap", "broadcast_buffers", "compression", "fusion_mb", "cycle_time_ms", "reshard",
         "prefetch", "out",
     ), note="Starts nothing; with OUT it draws pictures there.",
-    positional={"record": {"metavar": "RECORD", "help": "record of a run on one device with PROFILE=1"}}, flags={
+    positional={"record": {"metavar": "RECORD", "nargs": "*", "help": "record of a run on one device with PROFILE=1; "
+                           "more records, or folders of them, on several devices: the forecast is fitted to them"}},
+    flags={
         "--devices": {"help": "numbers of devices [2,4,8]"},
         "--link": LINK,
         "--network": {"metavar": "RECORD", "help": "a record of `bench network`, instead of LINK"},
@@ -27,10 +29,8 @@ STEP = Command(
 MEMORY = Command(
     "predict memory", "explain", "memory per device, and the largest batch that fits",
     "MODEL=resnet50 BATCH=64 GPUS=4 MEMORY_GIB=16 [MODE=ddp]", run=action("predict_memory"), options=True,
-    note="Starts nothing. Without MODE and MODES it predicts the modes that `bench compare` runs.", flags=MODES_FLAG | {
-        "--memory-gib": {"metavar": "GIB", "help": "memory of one device, for one that is not here [this machine's]",
-                         "read": number("the memory of one device in GiB, as in 16", lambda size: 0 < size < 2**20)},
-    },
+    note="Starts nothing. Without MODE and MODES it predicts the modes that `bench compare` runs. MEMORY_GIB may be "
+    "that of a GPU that is not here.", flags=MODES_FLAG,
 )  # fmt: skip
 MODE = Command(
     "predict mode", "explain", "which mode to use, from a few short runs or from records",

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.cluster.plan import CLUSTER, DESCRIPTION
 from bench.errors import UserError
 
-FAILED = 255  # as ssh says that it was not the command that failed
+FAILED = 255  # ssh's exit code for an error of ssh itself, not of the command
 
 
 def main(words: list[str]) -> int:

@@ -31,6 +31,10 @@ def read_compile(text: str) -> dict:
     return {"compile": True, "compile_mode": text} if text in COMPILE_MODES else {}
 
 
+def read_profile(text: str) -> dict:
+    return {"profile": True, "profile_kept": True} if text == "torch" else {}
+
+
 def read_optimizer(text: str) -> dict:
     return {"optimizer": OPTIMIZERS[0], "nesterov": True} if text == NESTEROV else {}
 
@@ -127,17 +131,22 @@ def text_of_compile(get: Callable) -> str | None:
     return get("compile_mode") or ("1" if get("compile") else None)
 
 
+def text_of_profile(get: Callable) -> str | None:
+    return "torch" if get("profile_kept") else "1" if get("profile") else None
+
+
 def text_of_freeze(get: Callable) -> str | None:
     return f"{NOT}{get('train_only')}" if get("train_only") else get("freeze")
 
 
 READ = {
     "num_devices": read_gpus, "compile": read_compile, "optimizer": read_optimizer, "freeze": read_freeze,
-    "lr_warmup_steps": read_warmup, "schedule": read_schedule, "mistake": read_inject,
+    "lr_warmup_steps": read_warmup, "schedule": read_schedule, "mistake": read_inject, "profile": read_profile,
 }  # fmt: skip
 TEXT = {
     "compile": text_of_compile, "optimizer": text_of_optimizer, "freeze": text_of_freeze,
     "lr_warmup_steps": text_of_warmup, "schedule": text_of_schedule, "mistake": text_of_inject,
+    "profile": text_of_profile,
 }  # fmt: skip
 # Options of version 0.1 -> their replacements, until version 0.3.
 RENAMED = {

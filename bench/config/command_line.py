@@ -36,7 +36,8 @@ def parse_value(f: dataclasses.Field, text: str):
             return True
         if text.lower() in ("0", "false", "no", "off", ""):
             return False
-        within = [each.metadata["choices"] for each in FIELDS.values() if each.metadata["within"] == f.name]
+        within = [each.metadata["choices"] or (each.metadata["form"],) for each in FIELDS.values()
+                  if each.metadata["within"] == f.name]  # fmt: skip
         raise UserError(f"{variable_of(f)}={text}: write {', '.join(['1', *sum(within, ())])} or 0")
     try:
         return kind(text)
@@ -77,6 +78,9 @@ def add_arguments(
 def from_arguments(args: argparse.Namespace) -> RunConfig:
     set_workload_defaults(args)
     given, found = {}, with_hosts(args)
+    if found["per_device_batch"] == "max":
+        raise UserError("BATCH=max is for `bench run` and comparisons of speed, which try batches in short runs: give "
+                        "a number, or leave it out (`bench predict memory` prints the largest that fits)")  # fmt: skip
     for f in FIELDS.values():
         if (text := found[f.name]) is None:
             continue

@@ -83,8 +83,7 @@ def of_slurm(environment: Mapping[str, str]) -> list[Host]:
 
 
 def slots_of_slurm(environment: Mapping[str, str], count: int) -> list[int]:
-    """The devices of each of ``count`` machines, as Slurm's variables say it: GPUs where some were asked for, else
-    tasks.
+    """The devices of each of ``count`` machines, from Slurm's variables: GPUs if they were requested, else tasks.
 
     >>> slots_of_slurm({"SLURM_TASKS_PER_NODE": "4(x2),1"}, 3)
     [4, 4, 1]

@@ -38,7 +38,7 @@ class ModeInfo:
     tuned: dict[str, dict] = field(default_factory=dict)  # device -> what TUNED=1 sets; the step computes the same
     sweep: dict[str, tuple] = field(default_factory=dict)  # `bench sweep` crosses these options' values
     sweep_on_gpu: dict[str, tuple] = field(default_factory=dict)  # devices with other values
-    single: tuple[dict, ...] = ()  # settings that `bench sweep` tries alone
+    single: tuple[dict, ...] = ()  # settings that `bench sweep` tries one at a time
     single_on_gpu: tuple[dict, ...] = ()  # GPUs only
     on_gpu: tuple[dict, ...] = ()  # settings that `bench doctor gpu` runs
     norm_buffers: str = ""  # whose running statistics of batch norm are kept

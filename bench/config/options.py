@@ -56,7 +56,7 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
 
     @property
     def num_processes(self) -> int:
-        """Processes that train: one per device, or one in all for single and dp."""
+        """Processes that train: one per device, or only one for single and dp."""
         return 1 if MODES[self.mode].one_process else self.num_devices
 
     @property

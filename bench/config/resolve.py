@@ -69,6 +69,7 @@ def resolve(
     chosen = {}
     if device == "cuda" and not config.plain:
         model, size = (getattr(config, name) or defaults.get(name) for name in ("model", "image_size"))
+        memory_gib = min(filter(None, (memory_gib, config.memory_gib)), default=None)
         chosen = gpu_defaults.chosen(config, model, size, most, capability, memory_gib)
         if not images:  # no image layout, and no known batch that fits
             for name in {"channels_last", "per_device_batch"} & chosen.keys():

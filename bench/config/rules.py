@@ -82,6 +82,7 @@ EXCLUDES = {
     "sync": ("epochs evaluate loss_guard", "a step without communication does not train a model"),
     "share_gpu": ("gpu_ids", "all ranks use the first visible GPU: choose it with CUDA_VISIBLE_DEVICES"),
     "hosts": ("gpu_ids", "GPU indices apply to one machine: set CUDA_VISIBLE_DEVICES on each"),
+    "activation_checkpointing": ("compile", "the compiler chooses what is recomputed"),
     "mistake": ("resume evaluate", "a mistake is injected only into a run that trains from the start"),
     "elastic": ("replicas profile memory watch snapshots mistake", "the data of a lost rank would be missing"),
 }

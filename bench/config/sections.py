@@ -19,7 +19,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 SHORT = ("bf16", "fp16")  # of 16 bits
 NORMS = ("batch", "group", "none", "sync")
 OPTIMIZERS = ("sgd", "adam", "adamw")
-TRACKERS = ("none", "tensorboard", "wandb")
+TRACKERS = {"none": (), "tensorboard": ("tensorboard",), "wandb": ("wandb", "tensorboard")}  # with their packages
 DEVICES = ("auto", "cpu", "cuda")
 DECODES = ("cpu", "cuda", "auto")
 AVERAGES = ("ema", "swa")  # averages of the weights, in addition to the trained ones
@@ -81,7 +81,8 @@ class Recipe:
     """Training: batch, optimizer, schedule, precision, seed."""
 
     per_device_batch: int | None = option(None,
-        "per-device batch size (cpu: 32, gpu: by its memory, at most 256)", flag="batch", minimum=1)
+        "per-device batch size (cpu: 32, gpu: by its memory, at most 256); max: the largest that fits, by short runs",
+        flag="batch", minimum=1)
     accumulate: int = option(1, "gradient accumulation: forward and backward passes per step",
         minimum=1)
     epochs: int = option(0, "train this many epochs instead of STEPS, and validate after each", minimum=0, trains=True)
@@ -126,7 +127,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Execution:
-    """Execution on a device: memory format, cuDNN, compiler."""
+    """Execution on a device: memory format, cuDNN, compiler, activations."""
 
     tuned: bool = option(False, "backend options and batch size that hide communication")
     channels_last: bool | None = option(None, "channels-last memory format, N H W C (cpu: 0; gpu: 1 except in fp32)",
@@ -136,6 +137,8 @@ class Execution:
     compile: bool = option(False, f"torch.compile the model: 1, or its mode: {', '.join(COMPILE_MODES)}")
     compile_mode: str | None = option(None, "the mode of torch.compile that COMPILE names", flag="compile",
         choices=COMPILE_MODES, within="compile")
+    activation_checkpointing: bool = option(False, "a block keeps only its input, and is computed again in the "
+        "backward pass: less memory, longer steps")
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,9 @@ class Measuring:
         maximum=MOST_STEPS)
     val_batch: int | None = option(None, "per-device batch size of a validation (BATCH)", minimum=1,
         trains=True, advanced=True)
-    profile: bool = option(False, "profile one more step with torch.profiler; the record contains its timeline")
+    profile: bool = option(False, "profile one more step with torch.profiler; the record contains its timeline; "
+        "torch: also keep torch.profiler's trace of each rank")
+    profile_kept: bool = option(False, flag="profile", within="profile", form="torch")
     memory: bool | None = option(None, "record the allocations of one more step: memory at its peak, by kind "
         "(cpu: 0, gpu: 1; with EPOCHS 0)", plain=False, advanced=True)
     watch: bool = option(False, "check the run for known mistakes; slows untimed steps")
@@ -229,6 +234,8 @@ class Resources:
     """Resources, several machines, time limit."""
 
     threads: int | None = option(None, "CPU threads in total (the usable cores)", minimum=1, maximum=4096)
+    memory_gib: float | None = option(None, "memory of one device, GiB: a run that needs more fails (gpu: its own; "
+        "cpu: no limit)", exclusive_minimum=0, maximum=2**20)
     timeout: float = option(900.0, "time limit without progress, s", exclusive_minimum=0)
     allow_slow: bool = option(False, "run a precision for which this CPU has no instructions (6 to 40 times slower)",
         advanced=True)
@@ -270,15 +277,16 @@ class Extras:
     target: float | None = option(None,
         "measure the time to this accuracy, as in 0.98, or value of the workload's metric", exclusive_minimum=0,
         trains=True)
-    peak_tflops: float | None = option(None, "peak of one device, TFLOP/s, for the model FLOPs utilisation of gpt "
-        "(GPUs: from a table of vendors' data)", exclusive_minimum=0, advanced=True)
+    peak_tflops: float | None = option(None, "peak of one device in the run's precision, TFLOP/s, for MFU (GPUs: "
+        "from a table of data sheets)", exclusive_minimum=0, advanced=True)
     baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)", advanced=True)
     checkpoint: bool | None = option(None, "write checkpoints after every epoch (with EPOCHS: 1)", trains=True)
     checkpoint_steps: int | None = option(None, "also write a checkpoint every N steps", minimum=1, trains=True,
         advanced=True)
     keep: str | None = option(None, "also keep a checkpoint per epoch: 'all', or the newest N",
         flag="keep_checkpoints", trains=True, advanced=True)
-    track: str = option("none", "log to a tracker, offline (rank 0)", choices=TRACKERS, trains=True, advanced=True)
+    track: str = option("none", "log to a tracker, offline (rank 0)", choices=tuple(TRACKERS), trains=True,
+        advanced=True)
     copy_to: str | None = option(None, "URL to copy the run's folder to at the end", path=True, trains=True,
         advanced=True)
 
@@ -297,3 +305,4 @@ class Label:
     looks: str | None = option(None)
     limit_minutes: float | None = option(None, exclusive_minimum=0)  # time limit of its suite
     gpu_defaults: str | None = option(None)  # options chosen for the GPU, as in precision=bf16 fused=1
+    batch_search: str | None = option(None)  # the tries of BATCH=max, as JSON; in a record they are ``batch_search``

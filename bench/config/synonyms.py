@@ -43,6 +43,8 @@ WRITE = {
     "ADASUM=1": "use-adasum",
     "FUSION_MB=…": "fusion-threshold fusion-threshold-mb",
     "BUCKET_CAP_MB=…": "bucket-size bucket-mb allreduce-bucket-size",
+    "ACTIVATION_CHECKPOINTING=1": "gradient-checkpointing grad-checkpointing activation-checkpoint use-checkpoint "
+        "recompute",
     "COMPILE=1": "torch-compile use-compile",
     "MODE=…": "strategy distributed parallel-mode ddp fsdp horovod data-parallel dist",
     "MODE=ddp LAUNCHER=spawn": "multiprocessing-distributed spawn mp",

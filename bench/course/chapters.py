@@ -89,7 +89,7 @@ def write(notebook, path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file at once, whatever interrupts it."""
+    """Replace a file atomically."""
     with files.atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -162,7 +162,7 @@ class Scaling:
         if all(self.speedup(arm)[1] is None for arm in self.others):
             return f"no confidence interval, which needs {least}"
         few = "" if min(runs) >= stats.FEWEST_ROUNDS else f"; they need {least}"
-        return f"95 % intervals by Welch's t on log throughput, because the runs share no rounds{few}"
+        return f"95 % CI by Welch's t on log throughput, because the runs share no rounds{few}"
 
     def lost_note(self, arm: Arm) -> str:
         more, parts = self.lost(arm)

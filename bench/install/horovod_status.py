@@ -138,7 +138,7 @@ def mpi_built() -> bool:
 
 def installed_with() -> list[str]:
     """The backends of the installed Horovod, as in ["MPI", "Gloo"]. A foreign build is imported to find out."""
-    return built_with((installed_version() or "").partition("+")[2]) or _says()
+    return built_with((installed_version() or "").partition("+")[2]) or query_horovod()
 
 
 def built_with(label: str) -> list[str]:
@@ -148,7 +148,7 @@ def built_with(label: str) -> list[str]:
 
 
 @functools.cache
-def _says() -> list[str]:
+def query_horovod() -> list[str]:
     command = [sys.executable, "-W", "ignore", "-c", ASK]
     return [WORDS[name] for name in capture(command, IMPORT_S).out.strip().rpartition("\n")[2].split() if name in WORDS]
 

@@ -79,20 +79,20 @@ def ask_driver() -> Driver:
     """Ask NVML's C interface: nothing is installed yet."""
     library = load_nvml()
 
-    def tells(function: str, *arguments) -> bool:
+    def call_driver(function: str, *arguments) -> bool:
         found = getattr(library, function, None)  # an old driver lacks some functions
         return found is not None and found(*arguments) == 0
 
-    if not tells("nvmlInit_v2"):
+    if not call_driver("nvmlInit_v2"):
         return Driver()
     text, number, count = ctypes.create_string_buffer(96), ctypes.c_int(), ctypes.c_uint()
-    version = text.value.decode() if tells("nvmlSystemGetDriverVersion", text, len(text)) else ""
-    served = tells("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(number))
-    served = served or tells("nvmlSystemGetCudaDriverVersion", ctypes.byref(number))
+    version = text.value.decode() if call_driver("nvmlSystemGetDriverVersion", text, len(text)) else ""
+    served = call_driver("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(number))
+    served = served or call_driver("nvmlSystemGetCudaDriverVersion", ctypes.byref(number))
     capabilities = []
-    for position in range(count.value if tells("nvmlDeviceGetCount_v2", ctypes.byref(count)) else 0):
+    for position in range(count.value if call_driver("nvmlDeviceGetCount_v2", ctypes.byref(count)) else 0):
         handle, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-        if tells("nvmlDeviceGetHandleByIndex_v2", position, ctypes.byref(handle)) and tells(
+        if call_driver("nvmlDeviceGetHandleByIndex_v2", position, ctypes.byref(handle)) and call_driver(
             "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor)
         ):
             capabilities.append((major.value, minor.value))

@@ -311,10 +311,10 @@ class Rank(Guard):
     def log(self) -> Path:
         return self.run_dir / f"rank{self.rank}.log"
 
-    def report(self, user_error: bool, message: str, trace: str) -> None:
+    def report(self, user_error: bool, message: str, trace: str, **more) -> None:
         with self.once:
             if self.failed is None:
-                self.fail("raised" if trace else "terminated", user_error, message, trace)
+                self.fail("raised" if trace else "terminated", user_error, message, trace, **more)
 
     def fail(self, kind: str, user_error: bool, message: str, trace: str, **more) -> None:
         """Report to the others why this rank ends."""

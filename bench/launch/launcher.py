@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
+from bench.config.sections import TRACKERS
 from bench.config.tasks import TRAIN
 from bench.errors import RunFailed, UserError
 from bench.files import SHARED
@@ -38,6 +40,7 @@ def resolve_here(config: RunConfig) -> RunConfig:
             f"{seat.launcher} has started {seat.world_size} processes: start this command once, with HOSTS for several "
             f"machines (only `bench run` joins them), or unset {LAUNCHERS[seat.launcher].size} if it is a leftover"
         )
+    require_tracker(config)
     started = steady.now()
     try:
         return resolve(config, *resources(config))
@@ -47,6 +50,14 @@ def resolve_here(config: RunConfig) -> RunConfig:
         fail(error.run_dir, likely, started, error.failure)
         clean_up(error.run_dir, [])
         raise
+
+
+def require_tracker(config: RunConfig) -> None:
+    """Raise UserError if TRACK needs a package that is not installed. A folder of its name, such as the ``wandb`` that
+    wandb leaves in the working folder, has no origin."""
+    specs = {package: importlib.util.find_spec(package) for package in TRACKERS[config.track] if not config.hosts}
+    if missing := " ".join(package for package, spec in specs.items() if not (spec and spec.origin)):
+        raise UserError(f"TRACK={config.track} needs a package that is not installed: pip install {missing}")
 
 
 def resources(config: RunConfig) -> tuple:

@@ -255,7 +255,7 @@ def find_killed_rank(nodes: list[Node], run_dir: Path) -> RunFailed | None:
         if was_killed:
             step = f"at step {beat.step + 1} of {beat.total_steps}, " if beat.total_steps else ""
             how = "was killed (SIGKILL, out of memory) or crashed"
-            if why := node.out_of_memory():
+            if why := node.out_of_memory():  # as the kernel has counted
                 how = f"was killed (signal 9): {why};"
             elif full := without_room(run_dir):
                 how = f"ended ({full})"
@@ -263,7 +263,9 @@ def find_killed_rank(nodes: list[Node], run_dir: Path) -> RunFailed | None:
                 lines = reversed(tail(run_dir / f"rank{rank}.log", 200).splitlines())
                 if words := next((line.strip()[:300] for line in lines if LAST_WORDS.search(line)), ""):
                     how = f"died ({words})"
-            return failed("killed", rank, f"rank {rank}{place_of(nodes, rank)} {how} {step}{beat.phase}", run_dir)
+            error = failed("killed", rank, f"rank {rank}{place_of(nodes, rank)} {how} {step}{beat.phase}", run_dir)
+            error.failure |= {"out_of_memory": True} if why else {}
+            return error
     return None
 
 
@@ -313,7 +315,9 @@ def error_from_report(report: dict, host: str, run_dir: Path) -> UserError | Run
     """The error of a rank's report. host: "" or " on HOST". A UserError has a failure only if training had begun."""
     rank, message, trace = report["rank"], report["message"], report["traceback"]
     if not report["user_error"]:
-        return failed("raised", rank, f"rank {rank}{host} {'raised ' if trace else ''}{message}", run_dir, trace)
+        error = failed("raised", rank, f"rank {rank}{host} {'raised ' if trace else ''}{message}", run_dir, trace)
+        error.failure |= {"out_of_memory": True} if report.get("out_of_memory") else {}
+        return error
     error = UserError(f"rank {rank}{host}: {message}" if host else message)
     if report["phase"] not in PREPARING:
         error.failure = {"kind": "raised", "rank": rank, "message": message, "traceback": trace}

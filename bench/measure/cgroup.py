@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.files import PROC
 
 CGROUP = Path("/sys/fs/cgroup")
-NO_LIMIT = 2**60  # bytes: version 1 says "none" by the largest number of pages
+NO_LIMIT = 2**60  # bytes: version 1 reports "none" as the largest number of pages
 
 
 def groups(controller: str, proc: Path = PROC, root: Path = CGROUP) -> Iterator[Path]:

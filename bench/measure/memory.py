@@ -95,7 +95,7 @@ class MemorySampler:
 
         Each has: device ('cuda:0', 'cpu'), name, uuid (None for a CPU), timeline {time_s: [...], <column>: [...]}
         with time since start and one value or None a sample, marks {name: time}, peak_memory_gib {source: GiB or
-        None}, energy_j (of the whole board, or None), power_limit_w (of a GPU that tells it), processes (those seen on
+        None}, energy_j (of the whole board, or None), power_limit_w (if the GPU reports it), processes (those seen on
         a GPU from 'timed' to 'end'), sample_interval_s (the pause after the last sample), sample_cost_s (median CPU
         time of one), notes.
         """
@@ -210,7 +210,8 @@ class _Trace:
         }
 
     def _seen_between(self, marks: dict[str, float]) -> list[int]:
-        """The processes in the samples from the mark 'timed' to the one taken at 'end'; in all without these marks."""
+        """The processes in the samples from the mark 'timed' to the one taken at 'end'. Without these marks: in all
+        samples."""
         first, end = marks.get("timed", 0.0), marks.get("end", float("inf"))
         last = next((at for at, _ in self.processes if at >= end), end)
         return sorted({pid for at, seen in self.processes if first <= at <= last for pid in seen})

@@ -37,7 +37,7 @@ def explained_by(found: list[Finding]) -> set[str]:
 
 
 def unobserved(observed: dict) -> list[str]:
-    """The mistakes that cannot be judged from a record of this project, because their input was not observed."""
+    """The mistakes that cannot be checked in a record of this project, because their input was not observed."""
     return [name for name, mistake in DETECTED.items() if not (mistake.watched or mistake.observed(observed))]
 
 

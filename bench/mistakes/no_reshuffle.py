@@ -51,7 +51,7 @@ NEIGHBOURS = Measure(
     case="wrong/reshuffle_no_set_epoch",
 )
 def no_reshuffle(observed: dict) -> str | Evidence | None:
-    """In a new order about one pair stays together, so a set of a few images is not judged."""
+    """In a new order about one pair stays together, so a set of a few images is not checked."""
     data = observed.get("data", {})
     same = data.get("same_neighbours")
     if same is None or same <= SAME_ORDER or same * data["num_images"] <= 10:

@@ -172,7 +172,8 @@ class Mode:
 
     def exchanges(self) -> dict[str, Callable]:
         """The operations that `bench network` times: each changes a tensor in place. "all_reduce": the sum over all
-        processes. "ping_pong": a message from rank 0 to the last rank and back, if the mode supports it."""
+        processes. If the mode supports them, "ping_pong": a message from rank 0 to the last rank and back;
+        "all_gather": part r from rank r; "reduce_scatter": part r is the sum, on rank r."""
         return {}
 
     def unwrap(self, model: nn.Module) -> nn.Module:

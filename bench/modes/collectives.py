@@ -87,6 +87,23 @@ def broadcast_weights(model: nn.Module) -> None:
         dist.broadcast(tensor.detach(), 0)
 
 
+def exchanges(topology: Topology) -> dict[str, Callable[[torch.Tensor], None]]:
+    """Operations on a tensor in place, as ``base.Mode.exchanges``. Of a gather or scatter each rank has one part, which
+    is where NCCL expects it."""
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before torch 2.14
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.chunk(topology.world_size)[topology.rank]
+
+    return {
+        "ping_pong": make_ping_pong(topology),
+        "all_reduce": dist.all_reduce,
+        "all_gather": lambda tensor: gather(tensor, own(tensor)),
+        "reduce_scatter": lambda tensor: scatter(own(tensor), tensor),
+    }
+
+
 def make_ping_pong(topology: Topology) -> Callable[[torch.Tensor], None]:
     last = topology.world_size - 1
 

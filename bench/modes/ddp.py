@@ -84,7 +84,7 @@ class Mode(collectives.Mode):
         return [int(size) for size in sizes.replace(",", " ").split()]
 
     def exchanges(self):
-        return {"ping_pong": collectives.make_ping_pong(self.topology), "all_reduce": dist.all_reduce}
+        return collectives.exchanges(self.topology)
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module

@@ -9,8 +9,8 @@ The model is sharded block by block; a block's weights are complete only while i
      and a reduce-scatter gives each rank the MEAN over the ranks of its own part. Weights and gradient are freed;
   3. every rank steps its own parts of all parameters. Nothing is broadcast: the next forward pass gathers.
 
-What a rank holds of P parameters in float32 under Adam, N ranks: 16 P / N bytes, and for a moment a block or two whole.
-What it receives in a step: (N-1)/N of the weights twice, and of the gradients once: half as much again as under ddp,
+What a rank holds of P parameters in float32 under Adam, N ranks: 16 P / N bytes, and temporarily 1 or 2 full blocks.
+What it receives in a step: (N-1)/N of the weights twice, and of the gradients once: 1.5 times that of ddp,
 whose all-reduce is a reduce-scatter and an all-gather (``bench.formulas.received_bytes``). RESHARD_AFTER_FORWARD=0
 keeps the weights between forward and backward: they are gathered once, and at the peak the rank holds all of them.
 
@@ -19,8 +19,8 @@ What to notice:
   - ``fully_shard`` makes nothing equal: each rank would keep a part of its OWN first weights. So rank 0's are sent;
   - buffers are not sharded and not synchronised: batch norm's running statistics are each rank's own, as in Horovod;
     with NORM=sync they are those of the global batch. A validation and a checkpoint take rank 0's;
-  - with ACCUMULATE gradients of the passes that exchange nothing are kept whole, and the memory they save is back;
-  - what is not finite in one rank's part is in no other's: torch asks all ranks before a scaled step (PRECISION=fp16);
+  - with ACCUMULATE the passes without exchange keep unsharded gradients, so their memory saving is lost;
+  - a value that is not finite may be in one rank's part only: torch checks all ranks before a scaled step (fp16);
   - weights and gradients travel in float32, whatever autocast computes in. With PARAM_DTYPE=bf16 torch's
     ``MixedPrecisionPolicy`` sends both in bf16, half of the bytes, and REDUCE_DTYPE=fp32 keeps the gradients exact; the
     sharded weights that are stepped stay in float32;

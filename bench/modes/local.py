@@ -1,4 +1,4 @@
-"""MODE=local: local SGD. Each rank trains alone for LOCAL_STEPS steps, then the weights are averaged.
+"""MODE=local: local SGD. Each rank trains separately for LOCAL_STEPS steps, then the weights are averaged.
 
 WARNING: this is another algorithm. Every other way to train here takes the step that one process on the joined batch
 would take; this one does not, and no comparison with it is fair. It sends least (Stich 2019,

@@ -15,7 +15,7 @@ needs only those of its own parameters; DDP all-reduces them.
 What to notice:
   - the model is DDP's, and only the optimizer is wrapped;
   - the optimizer's step is shorter, and is followed by a wait: no broadcast is hidden behind computation;
-  - parameters are owned whole: where one of them is half of the model, two ranks share badly;
+  - a parameter has one owner: if one parameter is half of the model, the shards are unequal;
   - no rank has all of the state: a checkpoint has to collect it, which ``full_optimizer_state`` does.
 """
 

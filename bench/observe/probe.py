@@ -31,7 +31,7 @@ class Probe:
     start()                          the training starts: model and optimizers have their initial state
     before_iter(epoch)               an epoch (bench/observe/view.py) begins: ``iter(loader)`` is called next
     after_iter(epoch, iterator)      ``iter(loader)`` has returned its iterator; None: it raised
-    asked(epoch)                     the script waits for a batch: ``next(iterator)`` is called next
+    fetch_begins(epoch)              the script waits for a batch: ``next(iterator)`` is called next
     drawn(epoch, iterator, indices)  torch's iterator has drawn the indices of a batch, which is fetched later
     fetched(epoch, batch)            a batch has arrived; the script gets it next
     trained(epoch)                   the script requests the next batch, or has ended: this batch is finished

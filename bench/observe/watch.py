@@ -331,7 +331,7 @@ def guarded_join(join: Callable) -> Callable:
 
 
 def observe_one_rank(part: dict, why: str) -> tuple[dict, dict[str, str]]:
-    """``observed`` of one rank: only the keys that can be judged without the others."""
+    """``observed`` of one rank: only the keys that can be checked without the others."""
     observed, reasons = join([part])
     apart = {key: why for key in observed if key not in ALONE}
     return {key: value for key, value in observed.items() if key in ALONE}, reasons | apart

@@ -98,16 +98,17 @@ class Guard:
         if error is None:
             self.leave("done", 0)
         user_error, trace = isinstance(error, UserError), "".join(traceback.format_exception(kind, error, trace))
-        self.report(user_error, str(error) if user_error else f"{kind.__name__}: {error}", trace)
+        more = {"out_of_memory": True} if is_out_of_memory(error) else {}
+        self.report(user_error, str(error) if user_error else f"{kind.__name__}: {error}", trace, **more)
         if self.in_log:
             with contextlib.suppress(OSError):  # the disk is full
                 print(trace, file=sys.stderr, flush=True)
         self.leave("raised", 2 if user_error else 1)
 
-    def report(self, user_error: bool, message: str, trace: str) -> None:
+    def report(self, user_error: bool, message: str, trace: str, **more) -> None:
         """Write why this rank ends. The first of all ranks' reports is the cause."""
         found = {"rank": self.rank, "time": steady.now(), "user_error": user_error, "message": message,
-                 "traceback": trace, "phase": self.phase}  # fmt: skip
+                 "traceback": trace, "phase": self.phase, **more}  # fmt: skip
         with contextlib.suppress(OSError):  # the disk is full: the log may still have the traceback
             error_path(self.run_dir, self.rank).write_text(json.dumps(found))
 
@@ -123,6 +124,12 @@ class Guard:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch found no memory on the device. torch is imported if it has raised."""
+    torch = sys.modules.get("torch")
+    return bool(torch) and isinstance(error, torch.OutOfMemoryError)
 
 
 def alive(pid: int) -> bool:

@@ -1,7 +1,6 @@
 """Horovod's timeline: the file of its background thread, which torch's profiler cannot see, read into spans."""
 
 import contextlib
-import itertools
 import json
 import math
 
@@ -103,31 +102,3 @@ def nbytes_of(dtype: str, shape: str) -> int:
     """
     bits = int("".join(c for c in dtype if c.isdigit()) or 8)
     return math.prod(json.loads(shape)) * bits // 8
-
-
-def share_communication(parts: list[dict]) -> None:
-    """On rank 0, with all ranks' samples: copy the spans that only rank 0 could see to the other ranks, and drop
-    clocks.
-
-    A reduction takes place on all ranks at the same time. Ranks of one machine share a clock; those of other machines
-    are aligned by the end of a reduction of our own.
-    """
-    timelines = [part["timeline"] for part in parts if part.get("timeline")]
-    clocks = [timeline.pop("clock", None) for timeline in timelines]
-    if not clocks or not clocks[0] or clocks[0]["engine"] is None:
-        return
-    spans = [span for span in timelines[0]["spans"] if span["lane"] == "communication"]
-    for timeline, clock in zip(timelines[1:], clocks[1:], strict=True):
-        if not clock or clock["engine"] is None or any(span["lane"] == "communication" for span in timeline["spans"]):
-            continue
-        how = "on the clock that they share"
-        shift = clocks[0]["origin_s"] - clock["origin_s"]
-        if not clock["host"] or clock["host"] != clocks[0]["host"]:
-            how = "fitted by the end of one reduction: about a millisecond off"
-            shift = (clocks[0]["origin_s"] - clocks[0]["engine"]) - (clock["origin_s"] - clock["engine"])
-        moved = [
-            span | {"start_s": round(span["start_s"] + shift, 7), "end_s": round(span["end_s"] + shift, 7)}
-            for span in spans
-        ]
-        timeline["spans"] = sorted(itertools.chain(timeline["spans"], moved), key=lambda s: (s["lane"], s["start_s"]))
-        timeline["notes"].append(f"Horovod writes only on rank 0: the reductions are those of rank 0, {how}")

@@ -9,6 +9,7 @@ A lane is a thread or a stream; those that compute are found by ranges and a sma
 NCCL's kernels are recognised by name, because a collective without overlap (OVERLAP=0, NORM=sync) runs on the model's
 own stream. A hook around DDP's own one records when buckets are launched and done. Horovod's background thread is read
 from the file that Horovod writes. An error here becomes a note; errors of the step and of collectives are raised.
+On a GPU the step, its phases and its communication are also NVTX ranges, for nsys.
 """
 
 import contextlib
@@ -33,6 +34,7 @@ MOST_SPANS = 200  # of one lane on one rank; with more, wider gaps are closed
 PATIENCE_S = 5.0  # limit for closing a file or calling a callback
 PHASES = {"waiting for data": "data wait", "optimizer step": "optimizer"}  # the loop's names: the timeline's
 NCCL = ("ncclDevKernel", "ncclKernel")  # prefixes of its kernels, from 2.19 on and before
+BARRIERS = 8  # before the step: they align the clocks of several machines
 PROFILED_STEPS = 2  # of `record`: one to warm the profiler up, one to show
 
 
@@ -54,6 +56,7 @@ class StepTimeline:
         self.waits = []  # (start, end) in which the main thread was inside a call that communicates
         self.all_threads = False  # whether threads other than the main one compute
         self.engine = None  # Horovod's marker and stop functions, and the times of the markers
+        self.barriers = []  # when this rank entered and left each
         self.marks = []  # (before, after) of each MARK, in perf_counter's seconds
         self.origin = self.origin_s = self.end = None
 
@@ -64,7 +67,10 @@ class StepTimeline:
         moment = self.now()
         if self.current:
             self.spans.append(("phase", self.current[0], self.current[1], moment, None))
+            self.end_range()
         self.current = (name, moment) if name else None
+        if name:
+            self.begin_range(name)
 
     @contextlib.contextmanager
     def span(self, lane: str, name: str, nbytes: int | None = None):
@@ -72,9 +78,11 @@ class StepTimeline:
             yield
             return
         start = self.now()
+        self.begin_range(f"{lane}: {name}")
         try:
             yield
         finally:
+            self.end_range()
             end = self.now()
             self.spans.append((lane, name, start, end, nbytes))
             if lane == "communication":
@@ -93,7 +101,9 @@ class StepTimeline:
             name, nbytes = f"bucket {bucket.index()}", bucket.buffer().nbytes
             launched = self.sending = self.now()
             self.launched += 1
+            self.begin_range(f"communication: {name}")
             future = hook(state, bucket)
+            self.end_range()
             self.waits.append((launched, self.now()))
 
             def note(_):
@@ -121,9 +131,10 @@ class StepTimeline:
         path = os.environ.get("HOROVOD_TIMELINE") if writes else None
         self.engine = {"marker": marker, "stop": stop, "writes": writes, "path": path}
 
-    def record(self, run_step, barrier, profiled: bool = True) -> None:
+    def record(self, run_step, barrier, profiled: bool = True, kept: Path | None = None) -> None:
         """Run PROFILED_STEPS steps with ``run_step`` and record the last. ``barrier``: all ranks begin it together.
-        profiled: False if the caller reports computation itself (``add_busy``).
+        profiled: False if the caller reports computation itself (``add_busy``). kept: a file for torch.profiler's own
+        trace.
 
         Raises only what ``run_step``, ``barrier`` or a marker raises.
         """
@@ -131,13 +142,18 @@ class StepTimeline:
         for _ in range(PROFILED_STEPS - 1):
             run_step()
         self.mark_engine(BEGIN)
-        barrier()
+        for _ in range(BARRIERS):
+            entered = time.perf_counter()
+            barrier()
+            self.barriers.append((entered, time.perf_counter()))
         self.attempt("no clock mark", self.mark_clock)
         self.synchronize()
         self.on = True
         self.origin_s, self.origin = time.perf_counter(), self.now()
+        self.begin_range("step")
         run_step()
         self.phase(None)
+        self.end_range()
         self.end = self.now()
         self.wait_for_buckets()
         self.synchronize()
@@ -146,14 +162,16 @@ class StepTimeline:
         if profiler is not None:
             self.attempt("torch.profiler failed to stop", profiler.stop)
             self.attempt("the profiler's events could not be read", lambda: self.add_compute(list(profiler.events())))
+            if kept:
+                self.attempt("torch.profiler's trace was not kept", lambda: profiler.export_chrome_trace(str(kept)))
         if self.engine and self.engine["writes"]:
             self.attempt("Horovod's timeline could not be read", self.add_engine)
 
     def result(self, step: int) -> dict:
-        """The record's ``samples[r].timeline``, and the clock with which ``share_communication`` aligns ranks."""
+        """The record's ``samples[r].timeline``, and the clock that ``join_timelines`` replaces (clocks.py)."""
         rows = self.attempt("the spans' times could not be read", self.rows) or []
-        engine_s = self.engine.get(BEGIN, (0, 0))[1] if self.engine else None
-        clock = {"host": steady.this_boot(), "origin_s": self.origin_s, "engine": engine_s}
+        clock = {"host": steady.this_boot(), "origin_s": self.origin_s, "barriers": self.barriers,
+                 "engine": bool(self.engine)}  # fmt: skip
         step_s = self.attempt("the step's time could not be read", lambda: self.since(self.end)) or 1e-9
         return {"step": step, "step_s": step_s, "spans": rows, "notes": list(dict.fromkeys(self.notes)), "clock": clock}
 
@@ -178,6 +196,14 @@ class StepTimeline:
         if isinstance(moment, float):
             return round(moment - self.origin_s, 7)
         return round(self.origin.elapsed_time(moment) / 1000, 7)
+
+    def begin_range(self, name: str) -> None:
+        if self.on_gpu:
+            torch.cuda.nvtx.range_push(name)
+
+    def end_range(self) -> None:
+        if self.on_gpu:
+            torch.cuda.nvtx.range_pop()
 
     def synchronize(self) -> None:
         if self.on_gpu:

@@ -1,3 +1,3 @@
-"""The record of a run: written whole or not at all, and checked against bench/record/definition.py."""
+"""The record of a run: written atomically, and checked against bench/record/definition.py."""
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from bench.config.modes import MODES
+from bench.config.sections import PRECISIONS
 from bench.config.workloads import WorkloadInfo
 from bench.record import SCHEMA_VERSION
 
@@ -156,7 +157,16 @@ class Span(TypedDict):
     bytes: int | None
 
 
-Timeline = TypedDict("Timeline", {"step": Count, "step_s": Seconds, "spans": list[Span], "notes": list[str]})
+class Timeline(TypedDict):
+    """start_s: when this rank began the step, after the first rank that did. clock_error_s: the largest error of that
+    between machines, whose clocks differ. Older records lack both."""
+
+    step: Count
+    step_s: Seconds
+    spans: list[Span]
+    notes: list[str]
+    start_s: NotRequired[Amount]
+    clock_error_s: NotRequired[Amount]
 
 
 class Replicas(TypedDict):
@@ -177,6 +187,10 @@ class Facts(TypedDict):
     item_sync: bool
     step_barrier: bool
     memory_format: NotRequired[str]
+    flops_per_example: NotRequired[AboveZero]  # forward and backward; of rank 0
+    hardware_flops_per_example: NotRequired[AboveZero]  # and what activation checkpointing computes again
+    flops_per_token: NotRequired[AboveZero]  # of gpt in older records
+    recomputed_blocks: NotRequired[Count]
 
 
 class Timed(Struct, frozen=True, kw_only=True):
@@ -320,6 +334,15 @@ class Place(Strict, frozen=True):
     collective: bool | None
 
 
+class Try(Strict, frozen=True):
+    """A short run of BATCH=max. peak_gib: of the fullest device, if no rank ran out of memory."""
+
+    program: Short
+    batch: Positive
+    fitted: bool
+    peak_gib: Large | None
+
+
 class Failure(TypedDict):
     rank: FewOrNone | None
     kind: Literal["raised", "killed", "hung", "interrupted", "launcher"]
@@ -327,6 +350,7 @@ class Failure(TypedDict):
     traceback: str
     where: NotRequired[list[Place | None]]
     after_s: NotRequired[Large]
+    out_of_memory: NotRequired[bool]  # by the type of the error, or the kernel's count of killed processes
 
 
 class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="status"):
@@ -345,6 +369,7 @@ class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     accuracy: Accuracy | UnsetType = UNSET
     observed: dict | UnsetType = UNSET  # bench/record/observed.py; checked by applying the detectors
     elastic: Elastic | UnsetType = UNSET
+    batch_search: list[Try] | UnsetType = UNSET  # with BATCH=max, how BATCH was found
     network: Network | UnsetType = UNSET
     failure: Failure | UnsetType = UNSET
 
@@ -478,20 +503,31 @@ class MeasuredSize(TypedDict):
 
 
 class Operation(TypedDict):
-    name: Literal["ping_pong", "all_reduce"]
+    name: Literal["ping_pong", "all_reduce", "all_gather", "reduce_scatter"]
     ranks: Annotated[list[Count], Meta(min_length=2)]
     sizes: Annotated[list[MeasuredSize], Meta(min_length=1)]
     left_out: list[SkippedSize]
 
 
+class Product(TypedDict):
+    """seconds: of a product of two n x n matrices, the shortest of several, by rank; all ranks computed together."""
+
+    precision: Literal[PRECISIONS]
+    n: Positive
+    seconds: Annotated[list[Seconds], Meta(min_length=2)]
+
+
 class NetworkRun(Exchange, frozen=True, kw_only=True):
-    """Times of messages with one backend. load: by rank, from before the first message to after the last."""
+    """Times of messages with one backend. load: by rank, from before the first message to after the last.
+    unsupported: operation -> why the backend does not have it."""
 
     network_version: Literal[1]
     backend: Literal["gloo", "nccl", "horovod"]
     carrier: Literal["gloo", "nccl"]  # what carries the messages of backend
     plan: NetworkPlan
     operations: Annotated[list[Operation], Meta(min_length=1)]
+    unsupported: dict[Name, Short] | UnsetType = UNSET
+    products: list[Product] | UnsetType = UNSET
     load: Annotated[list[Load], Meta(min_length=2)]
 
 

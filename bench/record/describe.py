@@ -14,6 +14,7 @@ from bench.measure import waiting
 from bench.measure.environment import cores_in_words
 from bench.profile.memory_parts import surplus
 from bench.record.disturbance import LABEL, disturbances_of, disturbed
+from bench.record.summary import joules_per_example
 from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
@@ -112,10 +113,21 @@ def data_of(config: Data) -> str:
 
 def memory_cell(devices: list[dict]) -> str:
     """The peak of each device from the best source it has: never summed, never averaged."""
-    source = next((s for s in MEMORY_ORDER if all(d.get(s) is not None for d in devices)), None)
+    source = best_source(devices)
     if source is None:
         return "not known"
     return f"{source} " + " ".join(f"{d[source]:.2f}" for d in devices)
+
+
+def energy_cell(records: list[Record]) -> str:
+    """Joules per example with three digits, the mean over runs; empty where one of them did not record it."""
+    found = [joules_per_example(record) for record in records]
+    return "" if None in found else f"{statistics.fmean(found):#.3g}".rstrip(".")
+
+
+def best_source(devices: list[dict]) -> str | None:
+    """The first of MEMORY_ORDER by which every device's peak is known."""
+    return next((s for s in MEMORY_ORDER if all(d.get(s) is not None for d in devices)), None)
 
 
 def devices_cell(record: Record) -> str:
@@ -212,7 +224,7 @@ def row(record: Record) -> list[str]:
 
 
 def epoch_line(row: dict, workload) -> str:
-    """An epoch, or a validation alone, in one line. row: as in the record."""
+    """An epoch, or only a validation, in one line. row: as in the record."""
     labels = {"train_loss": "training loss"} | {f"train_{m.key}": f"training {m.label}" for m in workload.metrics}
     labels |= {"loss": "loss"} | {m.key: m.label for m in workload.metrics}
     labels |= {f"{name}_{m.key}": f"{name.upper()} {m.label}" for name in AVERAGES for m in workload.metrics}
@@ -247,35 +259,68 @@ def interrupted(record: Record) -> str:
     )
 
 
-def flops_sentence(record: Record) -> str:
-    """Model FLOP/s per device, and MFU if the device's peak is known; "" for a model whose FLOPs are not counted."""
-    config, facts = record.config, record.samples[0].facts if record.samples else None
-    per_token = (facts or {}).get("flops_per_token")
-    if not per_token or not record.throughput:
+def flops_per_example(record: Record) -> tuple[float | None, float | None]:
+    """Of a forward and backward pass, and with the activations that checkpointing computes again. None: not counted, or
+    no checkpointing. Records of gpt before 0.2 have the first per token."""
+    facts = (record.samples[0].facts or {}) if record.samples else {}
+    per_token = facts.get("flops_per_token")
+    model = facts.get("flops_per_example", per_token and per_token * record.workload.per_example)
+    return model, facts.get("hardware_flops_per_example")
+
+
+def peak_tflops(record: Record) -> tuple[float | None, str]:
+    """The peak of one device in the run's precision, and its source."""
+    if record.config.peak_tflops:
+        return record.config.peak_tflops, "PEAK_TFLOPS"
+    peaks = {name: peak_of(name, record.config.precision) for name in used_gpus(record)}
+    if not peaks or not all(peaks.values()):
+        return None, ""
+    return min(peaks.values()), f"{' and '.join(peaks)}, {record.config.precision}, data sheet"
+
+
+def utilization(record: Record, throughput: float | None = None) -> dict[str, float]:
+    """TFLOP/s of one device as "tflops"; with its peak "mfu" and, with activation checkpointing, "hfu". Empty if the
+    FLOPs were not counted. throughput: by default the record's."""
+    (model, hardware), throughput = flops_per_example(record), throughput or record.throughput
+    if not model or not throughput:
+        return {}
+    devices, peak = 1 if record.config.share_gpu else record.num_devices, peak_tflops(record)[0]
+    flops = formulas.model_flops_per_s(throughput / record.workload.per_example, model, devices)
+    found = {"tflops": flops / 1e12}
+    if peak:
+        found["mfu"] = formulas.model_flops_utilization(flops, peak * 1e12)
+    if peak and hardware:
+        found["hfu"] = found["mfu"] * hardware / model
+    return found
+
+
+def flops_cell(name: str, value: float | None) -> str:
+    if value is None:
         return ""
-    devices = 1 if config.share_gpu else record.num_devices
-    found = formulas.model_flops_per_s(record.throughput, per_token, devices)
-    said = (
-        f"model FLOPs: {per_token:,} per token (6 N + 12 layers × width × context; Chowdhery et al. 2022, appendix B), "
-        f"{found / 1e12:.4g} TFLOP/s per device"
-    )
-    peaks = {name: peak_of(name, config.precision) for name in used_gpus(record)}
-    peak, source = config.peak_tflops, "PEAK_TFLOPS"
-    if not peak and all(peaks.values()):
-        peak, source = min(peaks.values(), default=None), f"{' and '.join(peaks)}, {config.precision}, data sheet"
-    if not peak:
-        return f"{said}; MFU is unknown: set PEAK_TFLOPS to the peak of one device"
-    mfu = formulas.model_flops_utilization(found, peak * 1e12)
-    return f"{said}; MFU {100 * mfu:.1f} % of {peak:g} TFLOP/s ({source})"
+    return f"{value:.3g}" if name == "tflops" else f"{100 * value:.1f} %"
+
+
+def flops_sentence(record: Record) -> str:
+    """What TFLOP/s and MFU of the table are made from; "" without them."""
+    if not utilization(record):
+        return ""
+    (model, hardware), (peak, source) = flops_per_example(record), peak_tflops(record)
+    said = f"{model / 1e9:.4g} GFLOP per example, forward and backward"
+    said += f" ({hardware / 1e9:.4g} with the recomputed activations, for HFU)" if hardware else ""
+    against = "MFU is unknown: set PEAK_TFLOPS to the peak of one device"
+    against = f"MFU is relative to a peak of {peak:g} TFLOP/s ({source})" if peak else against
+    return f"{said}, counted by torch without elementwise operations, norms and optimizer; {against}"
 
 
 def did_not_fit(failure: dict) -> bool:
-    """Whether a run failed because a device had too little memory for it. failure: as in its record.
+    """Whether a run failed because a device had too little memory for it. failure: as in its record, which may be older
+    than ``out_of_memory``; some libraries' errors have no separate type.
 
     >>> did_not_fit({"kind": "raised", "message": "rank 0 raised OutOfMemoryError: CUDA out of memory. Tried to …"})
     True
     """
-    return failure["kind"] == "raised" and bool(NO_MEMORY.search(failure["message"]))
+    said = failure["kind"] == "raised" and bool(NO_MEMORY.search(failure["message"]))
+    return failure.get("out_of_memory", said)
 
 
 def oom_notes(failed: list[Record], good: list[Record]) -> list[str]:

@@ -19,7 +19,7 @@ class Threshold:
 
 THRESHOLDS = {
     "others_cpu_share": Threshold(0.10, "other processes took {:.0%} of the CPU"),  # an idle desktop: 1 to 3 %
-    "steal_share": Threshold(0.05, "CPU steal (taken by the host of this virtual machine) was {:.0%}"),
+    "steal_share": Threshold(0.05, "CPU steal by the host of this virtual machine was {:.0%}"),
     "foreign_gpu_processes": Threshold(0, "{:.0f} other processes used a GPU"),
     "gpu_slowed_share": Threshold(0.10, "a GPU clock was throttled in {:.0%} of the samples"),
 }
@@ -48,7 +48,7 @@ def observed_of(record: Record) -> dict:
 def in_words(found: dict[str, float]) -> str:
     """
     >>> in_words({"others_cpu_share": 0.41, "foreign_gpu_processes": 2})
-    'other processes took 41 % of the CPU and 2 foreign processes used a GPU'
+    'other processes took 41 % of the CPU and 2 other processes used a GPU'
     """
     return " and ".join(THRESHOLDS[name].words.format(value).replace("%", " %") for name, value in found.items())
 

@@ -1,6 +1,7 @@
 """The metrics of a record that follow from its samples; they can be computed again at any time."""
 
 import statistics
+from collections.abc import Mapping
 
 from bench import formulas
 from bench.config.modes import MODES
@@ -68,6 +69,23 @@ def gpu_disturbance(parts: list[dict]) -> dict:
     }
     found = {"foreign_gpu_processes": max(map(len, foreign))} if foreign else {}
     return found | {name: max(values) for name, values in shares.items() if values}
+
+
+def joules_per_example(record: Mapping) -> float | None:
+    """Energy of the GPUs per example of the timed steps, in joules; None where it was not recorded, and with EPOCHS,
+    whose validations are in it. Ranks that share a GPU count it once."""
+    parts = record["samples"]
+    if not parts or record["config"].get("epochs"):
+        return None
+    boards = {}
+    for part in parts:
+        for device in part["devices"]:
+            board = device.get("uuid") or (part["rank"], device["device"])
+            boards.setdefault(board, []).append(device.get("energy_j"))
+    if any(energy is None or energy <= 0 for found in boards.values() for energy in found):
+        return None  # 0: shorter than the counter's interval
+    examples = record["topology"]["global_batch"] * len(parts[0]["step_time_s"])
+    return formulas.joules_per_example([max(found) for found in boards.values()], examples)
 
 
 def share_with(bits: int, device: dict) -> float | None:

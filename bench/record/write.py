@@ -1,4 +1,4 @@
-"""Writes a run's record as JSON: whole or not at all, checked against its definition.
+"""Writes a run's record as JSON, atomically, checked against its definition.
 
 Raw samples are kept: every metric of ``summary`` can be computed again from ``samples`` (bench/formulas.py).
 """
@@ -66,6 +66,10 @@ GPU_DEFAULTS = (
     "options that were left open, set by the GPUs' generation and memory before a study set its own "
     "(bench/config/gpu_defaults.py); TORCH_DEFAULTS=1 leaves them as PyTorch has them"
 )
+BATCH_SEARCH = (
+    "runs of three steps in fresh processes before this one, in their order; fitted: no rank ran out of memory, and on "
+    "a CPU 3 % of MEMORY_GIB were left; peak_gib: on GPUs NVML's process memory or torch's reserved, on a CPU rss_hwm"
+)
 
 WORDS = {"killed": "was killed", "raised": "raised", "machine lost": "was lost with its machine",
          "launcher": "was lost"}  # fmt: skip
@@ -76,8 +80,8 @@ MOST_NAMES = 5  # of unreadable images in a note
 def write_record(
     run_dir, config: RunConfig, topology, label: str, environment: dict, parts: list[dict], accuracy: list,
     observed: dict,
-):  # fmt: skip
-    """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
+) -> dict:  # fmt: skip
+    """Rank 0 of a finished run: put the parts of all ranks together, write RUN_DIR/record.json and return it.
 
     topology: this rank's ``Topology``. parts: one dict per rank, in rank order, each with its ``node``
     (training/measuring.py), which is replaced by its number. accuracy: one row per epoch. observed: the input of the
@@ -97,6 +101,7 @@ def write_record(
     if accuracy:
         record["accuracy"] = summarise_accuracy(workload_of(config).metrics, config.target, accuracy)
     save(run_dir, record)
+    return record
 
 
 def nodes_of(parts: list[dict]) -> list[dict]:
@@ -198,9 +203,10 @@ def frame(run_dir, config: RunConfig, status: str, started: float | None = None)
         "status": status,
         "started_at": began.isoformat(timespec="milliseconds"),
         "command": make_command(public),
-        "config": to_dict(public),
+        "config": to_dict(public.labelled(batch_search=None)),
         "workload": workload_of(config).to_dict(),
         **({"network": {"label": label}} if label else {}),
+        **({"batch_search": json.loads(config.label.batch_search)} if config.label.batch_search else {}),
     }
 
 
@@ -210,6 +216,9 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
     notes += ([label] if label else []) + parts[0].get("notes", [])
     if config.device == "cpu" and config.num_devices > 1:
         notes.append(f"no GPU is used: {config.num_devices} CPU processes emulate {config.num_devices} devices")
+    if config.label.batch_search:
+        tries = len(json.loads(config.label.batch_search))
+        notes.append(f"BATCH={config.per_device_batch} is the largest that fits: BATCH=max, {tries} short runs")
     if threads > config.threads:
         notes.append(
             f"{len(parts)} processes use {threads} compute threads in total, but single uses {config.threads}: "
@@ -240,6 +249,8 @@ def provenance_of(config: RunConfig) -> dict:
         found["throughput_per_s"] = INDEPENDENT_THROUGHPUT
     if config.label.gpu_defaults:
         found["gpu_defaults"] = GPU_DEFAULTS
+    if config.label.batch_search:
+        found["batch_search"] = BATCH_SEARCH
     if config.epochs:
         found[workload_of(config).metrics[0].key] = METRIC
     if config.replicas:
@@ -248,7 +259,7 @@ def provenance_of(config: RunConfig) -> dict:
 
 
 def save(run_dir: Path, record: dict, name: str = "record.json", form: str = "Run") -> Path:
-    """Check a record and write it whole: to a temporary name on the same disk, then renamed."""
+    """Check a record and write it atomically: to a temporary name on the same disk, then renamed."""
     check(record, run_dir, form)
     path = Path(run_dir) / name
     with files.atomic_write(path, path.with_suffix(".json.tmp")) as temporary, temporary.open("w") as file:

@@ -7,10 +7,16 @@ from bench.analysis import style
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Program, Suite
 from bench.config.data_sets import info_of
+from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.predict.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST, Facts, Way
+from bench.predict.pictures.points import Asked, why_not
 from bench.predict.step import link as links
 from bench.predict.step import profile as profiles
+from bench.predict.step.engines import ENGINES
+from bench.predict.step.fit import Fit
+from bench.predict.step.link import Link
+from bench.predict.step.profile import Profile
 from bench.record import describe
 from bench.record.disturbance import disturbances_of, in_words
 from bench.record.view import Record
@@ -19,6 +25,7 @@ from bench.studies.breakdown import result as breakdown
 from bench.studies.breakdown.study import BREAKDOWN
 from bench.studies.compare.study import COMPARE
 from bench.studies.registry import study_of
+from bench.studies.scaling.study import WEAK
 from bench.tasks.network.record import NetworkRecord
 
 
@@ -44,11 +51,21 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
         unknown.append(f"scaling to more devices: {error}")
     near = [each for each in networks if same_machine(each, first) and not disturbances_of(each)]
     link = links.of_records(near, "nccl" if first.on_gpu else "gloo")
+    fits = fits_of(profiled, profile, link, suites) if profile and link else {}
     return Facts(
-        **found, what=f"{describe.workload(first)}, {first.config.optimizer}", units=first.workload.units,
+        **found, fits=fits, what=f"{describe.workload(first)}, {first.config.optimizer}", units=first.workload.units,
         batched=first.workload.batched, profile=profile, link=link, own_link=link, unknown=tuple(unknown),
         examples=info_of(first.config.data).train_examples, per_example=first.workload.per_example,
     )  # fmt: skip
+
+
+def fits_of(record: Record, profile: Profile, link: Link, suites: list[Suite]) -> dict[str, Fit]:
+    """Forecasts fitted to what comparisons measured of the profile's work between the same devices."""
+    asked = Asked(record, profile, link, {mode: RunConfig(mode=mode, num_devices=2) for mode in ENGINES})
+    runs = [run for suite in suites if suite.study in (COMPARE.name, WEAK.name) for run in suite.records
+            if run.config.mode in ENGINES and run.num_devices > 1]  # fmt: skip
+    runs = [run for run in runs if same_machine(run, record) and not disturbances_of(run) and not why_not(run, asked)]
+    return asked.fitted(runs).fits
 
 
 def same_machine(a: Record, b: Record) -> bool:

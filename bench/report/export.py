@@ -15,6 +15,7 @@ from bench.config.options import FIELDS
 from bench.config.workloads import WORKLOADS
 from bench.errors import UserError
 from bench.record.describe import MEMORY_ORDER
+from bench.record.summary import joules_per_example
 from bench.record.view import Record
 from bench.report.markdown import table
 
@@ -98,6 +99,7 @@ def row(record: Mapping) -> dict:
     found["gpu_names"] = "; ".join(device.get("name") or "" for device in found["gpu_names"] or []) or None
     if config.get("profile"):
         found |= {name: None for name in found if name.startswith(TIMED)}
+    found["joules_per_example"] = None if config.get("profile") else joules_per_example(record)
     for phase in dict.fromkeys(name for part in record["samples"] for name in part.get("phase_time_s", {})):
         times = [t for part in record["samples"] for t in part.get("phase_time_s", {}).get(phase, [])]
         found[f"phase_time_s_{phase}_median"] = formulas.percentile(times, 50) if times else None
@@ -177,9 +179,9 @@ def to_parquet(frame, path: Path) -> None:
     frame.to_parquet(path, index=False, engine="pyarrow")
 
 
-def save(path: Path, write) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it. Raises UserError."""
-    if path.exists():
+def save(path: Path, write, replace: bool = False) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then rename it. replace: an older file. Raises UserError."""
+    if path.exists() and not replace:
         raise UserError(f"{path} already exists: choose another file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

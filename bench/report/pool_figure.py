@@ -3,7 +3,7 @@
 import statistics
 import textwrap
 
-from bench.analysis import style
+from bench.analysis import power_figure, style
 from bench.record import describe
 from bench.record.view import Record
 from bench.report.pooling import Group, Panel, machines_of, panels_of, usable
@@ -74,8 +74,9 @@ def row_name(group: Group, names: dict) -> str:
 
 def single_runs_figures(records: list[Record]) -> dict:
     """Name -> figure of the single runs; empty if none is a measurement."""
-    good = usable([record for record in records if not record.label.suite])
-    return {"runs": draw_bars(panels_of(good))} if good else {}
+    single = [record for record in records if not record.label.suite]
+    good, power = usable(single), power_figure.draw_runs(single)
+    return ({"runs": draw_bars(panels_of(good))} if good else {}) | ({"power": power} if power else {})
 
 
 @style.styled

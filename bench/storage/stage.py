@@ -59,7 +59,7 @@ class Copy:
         self.folder, self.data, self.parts = folder, folder / "data", folder / "parts"
         self.manifest, self.journal = folder / "manifest.json", folder / "journal.jsonl"
 
-    def known(self) -> dict[str, dict]:
+    def listed_files(self) -> dict[str, dict]:
         """The files that manifest or journal list."""
         known = {}
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
@@ -69,7 +69,7 @@ class Copy:
                 known |= json.loads(line)
         return known
 
-    def present(self) -> dict[str, os.stat_result]:
+    def existing_files(self) -> dict[str, os.stat_result]:
         paths = [Path(folder, name) for folder, _, names in os.walk(self.data) for name in names]
         return {path.relative_to(self.data).as_posix(): path.lstat() for path in paths}
 
@@ -82,7 +82,7 @@ class Copy:
 
 
 def mirror(remote: Remote, copy: Copy, say) -> None:
-    wanted, known, present = remote.files(), copy.known(), copy.present()
+    wanted, known, present = remote.files(), copy.listed_files(), copy.existing_files()
     good = {name: known[name] for name, file in wanted.items() if is_good(known.get(name), file, present.get(name))}
     if wanted.keys() == good.keys() == known.keys() == present.keys() and copy.manifest.exists():
         say(f"{remote.url} is already in {copy.data}: {len(good)} files")

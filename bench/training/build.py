@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench.config.options import RunConfig, to_dict
 from bench.errors import UserError
+from bench.launch.devices import LEAST_FREE_GIB
 from bench.measure import cgroup
 from bench.modes import load_mode
 from bench.modes.base import Mode
@@ -29,6 +30,7 @@ from bench.training.script import Script, make_script
 from bench.training.trackers import open_tracker
 from bench.training.validation import validate_replica
 from bench.workload import load_workload, weights
+from bench.workload.flops import count_flops
 from bench.workload.freezing import train_mode
 from bench.workload.loader import training_batches, validation_batches
 
@@ -48,7 +50,17 @@ def join(config: RunConfig, kept=None) -> Script:
     torch.set_num_threads(config.threads_per_process)
     mode = load_mode(config.mode)(config)
     mode.kept = kept
+    if config.memory_gib and config.device == "cuda":
+        for device in mode.topology.devices:
+            limit_cuda_memory(device, config.memory_gib)
     return make_script(config, mode, load_workload(config, mode.topology.device), config.mistake)
+
+
+def limit_cuda_memory(device: torch.device, gib: float) -> None:
+    """MEMORY_GIB on a GPU: the memory that CUDA's context leaves of it is all that torch's allocator takes."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    share = max(0.0, gib - LEAST_FREE_GIB) * 2**30 / total
+    torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
 
 
 def load(config: RunConfig, script: Script, status: StatusWriter) -> Data:
@@ -99,6 +111,8 @@ def build_model(
     mode, topology = script.mode, script.topology
     model = script.build_model(script.workload.num_outputs, say)
     require_room(config, mode, model)
+    if topology.rank == 0 and not config.evaluate:
+        script.workload.flops = count_flops(script.workload, model, data.train_set, say)
     if checkpoint:
         weights.load_weights(model, checkpoint.state["model"], checkpoint.path)
     if config.profile:  # before the norms, whose sums over ranks it shows
@@ -149,7 +163,9 @@ def prepare_epochs(trainer: Trainer, checkpoint: Checkpoint | None, data: Data) 
     epochs = Epochs(trainer, data.epoch_images, data.val_batches, examples)
     if checkpoint:
         epochs.resume(checkpoint)
-    epochs.add_tracker(open_tracker(config.track, trainer.run_dir, to_dict(without_names(config)), topology.rank))
+    if config.track != "none":
+        known, note = to_dict(without_names(config)), trainer.notes.append
+        epochs.add_tracker(open_tracker(config.track, trainer.run_dir, known, topology.rank, note))
     if config.replicas:
         whole_val = validation_batches(config, topology, data.val_set, whole=True)
         once = training_batches(config, topology, data.train_set, steps)

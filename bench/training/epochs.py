@@ -2,6 +2,7 @@
 (validation.py), its row for the record, a checkpoint; another checkpoint after every CHECKPOINT_STEPS."""
 
 import functools
+import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import torch
 
 from bench.config.options import LABELS, RunConfig, names, to_dict, unchecked
+from bench.config.peak_flops import peak_of
 from bench.config.sections import Extras, Files, Measuring, Resources
 from bench.config.values import parse_keep
 from bench.config.workloads import workload_of
@@ -19,8 +21,9 @@ from bench.record.describe import epoch_line
 from bench.record.privacy import without_names
 from bench.training import checkpoint
 from bench.training.checkpoint import BEST, LATEST, Checkpoint
-from bench.training.hooks import Hook
 from bench.training.loop import Trainer
+from bench.training.progress import memory_gib
+from bench.training.trackers import Curves, NoTracker
 from bench.training.validation import finite, load_buffers, means, to_cpu, validate, validate_averages
 from bench.workload.sharding import steps_of_epochs
 from bench.workload.weights import reason
@@ -42,14 +45,15 @@ class Epochs:
         self.rows = []  # one per epoch, as in the record
         self.elapsed_before_s = 0.0  # in the runs that this one resumes
         self.rng = None  # the random state to restore when training begins
-        self.tracker = self.replicas = None
+        self.curves = self.replicas = None
 
-    def add_tracker(self, tracker) -> None:
-        """A tracker gets every epoch's row, a mean over the ranks, and every loss that rank 0 reads."""
-        self.tracker, losses = tracker, Hook()
-        name = "train/loss" if self.trainer.progress.rank is None else "train/loss_rank0"
-        losses.on_loss = lambda step, loss: tracker.log(step, {name: loss})
-        self.trainer.hooks.append(losses)
+    def add_tracker(self, tracker: NoTracker) -> None:
+        """Every rank has the hook, though only rank 0 has a tracker: all do the same work in a step."""
+        device, config = self.trainer.device, self.config
+        gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        peak = config.peak_tflops or peak_of(gpu, config.precision)
+        self.curves = Curves(tracker, config, self.trainer.workload.flops.get("flops_per_example"), peak)
+        self.trainer.hooks.append(self.curves)
 
     def ends(self) -> list[int]:
         """The last step of each remaining epoch."""
@@ -121,7 +125,9 @@ class Epochs:
         best = value is not None and row["loss"] is not None and self.metric.improves(value, earlier)
         self.rows.append(row)
         trainer.progress.resume(trainer.step)
-        self.tracker.log(trainer.step, {f"epoch/{k}": float(v) for k, v in row.items() if v is not None})
+        if self.curves:
+            memory = trainer.mode.gather([memory_gib(device) for device in trainer.mode.topology.devices])
+            self.curves.epoch_ended(trainer.step, row, list(itertools.chain(*memory)))
         if self.config.checkpoint:
             self.write_checkpoint(ends_epoch=True, best=best)
         if trainer.mode.topology.rank == 0:

@@ -20,6 +20,7 @@ from bench.training.hooks import Hook
 from bench.training.loop import Trainer
 
 STEPS = 5  # of the device profile
+KEPT = "rank{}-torch-profile.json"  # in the run's folder, with PROFILE=torch
 
 
 def examine(trainer: Trainer, stream: Iterator, train_set: Dataset, done: int, profiled: int, devices: list) -> dict:
@@ -35,7 +36,8 @@ def examine(trainer: Trainer, stream: Iterator, train_set: Dataset, done: int, p
         phases = Hook()
         phases.on_phase = mode.timeline.phase
         with trainer.hooked(phases):
-            mode.timeline.record(take_step, mode.barrier)
+            kept = trainer.run_dir / KEPT.format(mode.topology.rank) if trainer.config.profile_kept else None
+            mode.timeline.record(take_step, mode.barrier, kept=kept)
         found["timeline"] = mode.timeline.result(trainer.step - 1)
     if trainer.config.memory:
         mode.compute_in_calling_thread(trainer.model)

@@ -12,6 +12,9 @@ import torch
 
 from bench.config.options import RunConfig
 from bench.config.values import parse_fault
+from bench.measure.memory import peak_rss_bytes
+from bench.measure.nvml import GIB
+from bench.process.heartbeat import Window
 
 
 class Hook:
@@ -37,6 +40,9 @@ class Hook:
     def on_loss(self, step: int, loss: float) -> None:
         """The loss of a step is known without waiting for the device."""
 
+    def on_window(self, step: int, window: Window) -> None:
+        """The rates of the last second or so, up to this step, by the host's clock."""
+
     def after_step(self) -> None:
         """The step is counted in ``trainer.step``."""
 
@@ -47,6 +53,7 @@ class Hook:
 def injected_hooks(trainer) -> list[Hook]:
     config: RunConfig = trainer.config
     hooks = [Fault(trainer)] if config.fault else []
+    hooks += [MemoryLimit(trainer)] if config.memory_gib and config.device == "cpu" else []
     return hooks + ([UnfairOverhead(trainer)] if config.item_sync or config.step_barrier else [])
 
 
@@ -73,6 +80,23 @@ class Fault(Hook):
             os.kill(os.getpid(), signal.SIGKILL)
         while self.kind == "hang":
             time.sleep(1)
+
+
+class MemoryLimit(Hook):
+    """MEMORY_GIB on a CPU: the memory of each device that this process emulates. On a GPU torch's allocator has the
+    limit (``build.join``)."""
+
+    def __init__(self, trainer):
+        self.given, self.devices = trainer.config.memory_gib, trainer.mode.topology.devices_per_process
+
+    def on_phase(self, name: str) -> None:
+        had = (peak_rss_bytes() or 0) / GIB
+        if had > self.given * self.devices:
+            many = f" for each of its {self.devices} devices" if self.devices > 1 else ""
+            raise torch.OutOfMemoryError(f"this process had {had:.2f} GiB in memory, MEMORY_GIB={self.given:g}{many}")
+
+    def after_step(self) -> None:
+        self.on_phase("")
 
 
 class UnfairOverhead(Hook):

@@ -153,7 +153,9 @@ class Trainer:
                 self.call_hooks("on_loss", self.step, known)
             self.step += 1
             self.images_seen += self.config.global_batch
-            self.progress.step_done(self.step, waited, self.optimizer.param_groups[0]["lr"], self.images_seen)
+            lr = self.optimizer.param_groups[0]["lr"]
+            if window := self.progress.step_done(self.step, waited, lr, self.images_seen):
+                self.call_hooks("on_window", self.step, window)
             if self.step in self.snapshots:
                 self.save_snapshot()
             self.call_hooks("after_step")

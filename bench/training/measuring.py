@@ -12,8 +12,10 @@ from bench.measure import environment, load, node, steady
 from bench.measure.facts import collect_facts
 from bench.measure.memory import MemorySampler
 from bench.observe.weights import hash_of, state_of
-from bench.profile import horovod_timeline
+from bench.profile.clocks import join_timelines
 from bench.profile.timeline import PROFILED_STEPS
+from bench.record.describe import utilization
+from bench.record.view import Record
 from bench.record.write import write_evaluation, write_record
 from bench.training.averages import stored
 from bench.training.build import Data
@@ -155,6 +157,11 @@ def collect(trainer: Trainer, epochs: Epochs, data: Data, observer: Observer, me
 def write(trainer: Trainer, epochs: Epochs, parts: list[dict], observer: Observer) -> None:
     mode = trainer.mode
     if mode.topology.rank == 0:
-        horovod_timeline.share_communication(parts)
+        join_timelines(parts)
         observed, machine, path = observer.join_over_ranks(parts), environment.collect_environment(), trainer.run_dir
-        write_record(path, trainer.config, mode.topology, mode.label, machine, parts, epochs.rows, observed)
+        config, rows = trainer.config, epochs.rows
+        record = write_record(path, config, mode.topology, mode.label, machine, parts, rows, observed)
+        if epochs.curves:
+            found = utilization(Record(record, str(path)))
+            epochs.curves.run_ended(trainer.step, record["summary"] | found)
+            epochs.curves.tracker.close()

@@ -32,16 +32,16 @@ class Progress:
         """Work after this step, such as a validation, does not count towards a rate."""
         self.since, self.first, self.waited = time.perf_counter(), step, 0.0
 
-    def step_done(self, step: int, waited_s: float, lr: float, images_seen: int) -> None:
-        """``step`` steps are done; the last one waited ``waited_s`` seconds for its batch."""
+    def step_done(self, step: int, waited_s: float, lr: float, images_seen: int) -> Window | None:
+        """``step`` steps are done; the last one waited ``waited_s`` seconds for its batch. Returns what it reports."""
         self.waited += waited_s
         took = (now := time.perf_counter()) - self.since
         due = line_is_due(self.config.print_every, step, self.reported, self.total, now - self.reported_at)
         if took < WINDOW_S and not due:
-            return
+            return None
         units = max(1, step - self.first) * self.config.global_batch * self.workload.per_example
         rate, wait = units / max(took, 1e-9), self.waited / max(took, 1e-9)
-        window = Window(self.epoch_of(images_seen), rate, wait, lr, self.memory_gib())
+        window = Window(self.epoch_of(images_seen), rate, wait, lr, memory_gib(self.device))
         self.status.window(window)
         if due:
             beat = Heartbeat(0, "", step, self.total, math.nan if self.loss is None else self.loss, window=window)
@@ -49,6 +49,7 @@ class Progress:
             print(f"{said}, {window.memory_gib:.2f} GiB", flush=True)
             self.reported_at, self.reported = now, step
         self.resume(step)
+        return window
 
     def epoch_of(self, images_seen: int) -> int:
         return 1 + (images_seen - self.config.global_batch) // self.epoch_images if self.epoch_images else 0
@@ -65,9 +66,11 @@ class Progress:
             print(in_words(beat, self.workload.units), flush=True)
             self.validating, self.validated_at = batch, now
 
-    def memory_gib(self) -> float:
-        if self.device.type == "cuda":
-            return torch.cuda.memory_reserved(self.device) / 2**30
-        import psutil
 
-        return psutil.Process().memory_info().rss / 2**30
+def memory_gib(device: torch.device) -> float:
+    """What torch has reserved on a GPU; the resident memory of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.memory_reserved(device) / 2**30
+    import psutil
+
+    return psutil.Process().memory_info().rss / 2**30

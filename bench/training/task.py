@@ -47,7 +47,6 @@ def train(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> 
         epochs = build.prepare_epochs(trainer, checkpoint, data)
         observer.start(trainer)
         measured = measuring.measure(trainer, epochs, data.train_set, moments, observer)
-        epochs.tracker.close()
         status.phase("collecting results")
         measured |= {"moments": moments, "notes": trainer.notes}
         parts = measuring.collect(trainer, epochs, data, observer, measured)

@@ -1,7 +1,7 @@
 """TRACK: a run's curves for TensorBoard, or for Weights & Biases, which reads TensorBoard's files. Only rank 0 tracks.
 
 - a step never waits for a disk or a network: ``log`` puts the values into a queue, and a thread writes them;
-- a tracker never ends a run: an error after it was opened is one line in the rank's log, and later values are dropped;
+- a tracker never ends a run: an error after it was opened is a note of the run, and later values are dropped;
 - nothing is sent anywhere and everything is under the run's folder, unless WANDB_MODE=online is in the environment.
   An offline run is sent later by ``wandb sync RUN_DIR/wandb/offline-run-*``.
 
@@ -20,8 +20,15 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
+from bench import formulas
+from bench.config.options import RunConfig
+from bench.config.sections import TRACKERS
+from bench.config.workloads import workload_of
 from bench.errors import UserError
 from bench.process import tree
+from bench.process.heartbeat import Window
+from bench.record.describe import best_source
+from bench.training.hooks import Hook
 
 CLOSE_S = 30.0  # for the remaining queue, and for wandb's service to end
 END_S = 3.0  # from killing that service to its end
@@ -44,6 +51,9 @@ WANDB_ENVIRONMENT = {
 }
 
 
+Note = Callable[[str], object]
+
+
 class NoTracker:
     """The interface; tracks nothing."""
 
@@ -57,8 +67,9 @@ class NoTracker:
 class TensorBoard(NoTracker):
     host = "run"  # in the files' names, instead of this machine's name
 
-    def __init__(self, run_dir: Path, config: dict):
+    def __init__(self, run_dir: Path, config: dict, note: Note):
         require("tensorboard", "tensorboard")
+        self.note = note
         from torch.utils.tensorboard import SummaryWriter
 
         # An unlimited queue (0): with a limit, a step would wait for a slow disk.
@@ -86,7 +97,9 @@ class TensorBoard(NoTracker):
             write()
         except Exception as error:
             self.open = False
-            warn(f"{type(error).__name__}: {error}; no more values are written")
+            text = f"{type(error).__name__}: {error}; no more values are written"
+            warn(text)
+            self.note(f"tracker: {text}")
 
     def finish(self) -> None:
         self.writer.close()
@@ -98,7 +111,7 @@ class Wandb(TensorBoard):
 
     host = socket.gethostname()  # wandb reads no other machine's files
 
-    def __init__(self, run_dir: Path, config: dict):
+    def __init__(self, run_dir: Path, config: dict, note: Note):
         require("tensorboard", "wandb")  # before anything is started
         folder = run_dir.absolute() / "wandb"
         for name, value in (WANDB_ENVIRONMENT | {"WANDB_CACHE_DIR": str(folder / "cache")}).items():
@@ -122,7 +135,7 @@ class Wandb(TensorBoard):
             hint = "leave TRACK out" if asked == "offline" else "leave WANDB_MODE out to track offline"
             raise UserError(f"TRACK=wandb with WANDB_MODE={asked} did not start ({why}): {hint}") from error
         self.services = [p for p in tree.with_descendants(os.getpid()) if p not in others]
-        super().__init__(run_dir, config)
+        super().__init__(run_dir, config, note)
 
     def finish(self) -> None:
         super().finish()
@@ -138,12 +151,82 @@ class Wandb(TensorBoard):
 KINDS = {"none": NoTracker, "tensorboard": TensorBoard, "wandb": Wandb}
 
 
-def open_tracker(kind: str, run_dir: Path, config: dict, rank: int) -> NoTracker:
-    """kind: TRACK. config: the run's options by name. Raises UserError on a missing package, or a wandb that does not
-    start."""
+def open_tracker(kind: str, run_dir: Path, config: dict, rank: int, note: Note = lambda text: None) -> NoTracker:
+    """kind: TRACK. config: the run's options by name. note: gets an error that ends the tracking. Raises UserError on a
+    missing package, or a wandb that does not start."""
     if kind == "none" or rank != 0:
         return NoTracker()
-    return KINDS[kind](Path(run_dir), config)
+    return KINDS[kind](Path(run_dir), config, note)
+
+
+class Curves(Hook):
+    """What a tracker gets of a training, by name. Nothing here waits for a device. flops: of an example, None if they
+    are not counted. peak_tflops: of a device, None if it is unknown."""
+
+    def __init__(self, tracker: NoTracker, config: RunConfig, flops: float | None, peak_tflops: float | None):
+        self.tracker, self.config, self.workload = tracker, config, workload_of(config)
+        self.flops, self.peak_tflops = flops, peak_tflops
+
+    def on_loss(self, step: int, loss: float) -> None:
+        self.tracker.log(step, {"train/loss": loss})
+
+    def on_window(self, step: int, window: Window) -> None:
+        units, per_example = self.workload.units, self.workload.per_example
+        step_ms = 1e3 * self.config.global_batch * per_example / window.rate
+        self.tracker.log(step, {
+            "train/lr": window.lr,
+            "perf/examples_per_s": window.rate / per_example,
+            **self.utilization(window.rate / per_example),
+            **({f"perf/{units}_per_s": window.rate} if per_example > 1 else {}),
+            "perf/step_ms": step_ms,
+            "perf/data_wait_ms": window.data_wait * step_ms,
+            "memory/device0_gib": window.memory_gib,
+        })  # fmt: skip
+
+    def utilization(self, examples_per_s: float) -> dict[str, float]:
+        if not self.flops:
+            return {}
+        devices = 1 if self.config.share_gpu else self.config.num_devices
+        tflops = formulas.model_flops_per_s(examples_per_s, self.flops, devices) / 1e12
+        mfu = formulas.model_flops_utilization(tflops, self.peak_tflops) if self.peak_tflops else None
+        return {"perf/tflops_per_device": tflops} | ({"perf/mfu": mfu} if mfu else {})
+
+    def epoch_ended(self, step: int, row: dict, memory_gib: list[float]) -> None:
+        """row: as in the record. memory_gib: of every device."""
+        values = {name_of(key): float(value) for key, value in row.items() if value is not None}
+        values |= {f"memory/device{i}_gib": gib for i, gib in enumerate(memory_gib)}
+        self.tracker.log(step, {name: value for name, value in values.items() if name})
+
+    def run_ended(self, step: int, summary: dict) -> None:
+        """summary: of the record. Its numbers, and the medians, keep their names."""
+        peaks = summary["peak_memory_gib"]
+        medians = {key: found.get("median") if isinstance(found, dict) else found for key, found in summary.items()}
+        values = {f"summary/{key}": value for key, value in medians.items() if isinstance(value, int | float)}
+        if source := best_source(peaks):
+            values |= {f"memory/device{i}_peak_gib": peak[source] for i, peak in enumerate(peaks)}
+        self.tracker.log(step, values)
+
+
+PLACES = {
+    "epoch": "train/epoch",
+    "images_seen": "train/examples_seen",
+    "lr": "train/lr",
+    "skipped_steps": "train/skipped_steps",
+    "elapsed_s": "perf/elapsed_s",
+    "validate_s": "perf/validate_s",
+    "steps": "",  # the x axis
+    "images": "",  # of the validation set
+}
+
+
+def name_of(key: str) -> str:
+    """A tracker's name for a value of an epoch's row; "" for one that it does not get.
+
+    >>> [name_of(key) for key in ("lr", "train_top1", "top1", "ema_loss", "steps")]
+    ['train/lr', 'train/top1_epoch', 'val/top1', 'val/ema_loss', '']
+    """
+    trained = key.removeprefix("train_")
+    return PLACES.get(key, f"val/{key}" if trained == key else f"train/{trained}_epoch")
 
 
 def require(package: str, kind: str):
@@ -156,7 +239,7 @@ def require(package: str, kind: str):
             return module
     except ImportError as error:
         why = "" if error.name == package else f" ({str(error).partition(chr(10))[0]})"
-    raise UserError(f"TRACK={kind} needs {package}{why}: pip install 'data-parallel-bench[track]'")
+    raise UserError(f"TRACK={kind} needs {package}{why}: pip install {' '.join(TRACKERS[kind])}")
 
 
 def warn(text: str) -> None:

@@ -5,6 +5,7 @@ unreadable examples). Inputs, targets and outputs may be structures of tensors (
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -13,12 +14,15 @@ from bench.config.workloads import workload_of
 from bench.errors import UserError
 from bench.workload import batch
 
+SAMPLE = 64  # examples at most
+
 
 class Workload:
     """One workload in one process. Every method is called on every rank. device: of this process's batches."""
 
     num_outputs: int  # of the model; set by ``load``, like ``classes``
     classes: list[str] | None = None  # their names
+    flops: dict = {}  # noqa: RUF012  (facts for the record: flops.py; on rank 0, of a run that trains)
 
     def __init__(self, config: RunConfig, device: torch.device):
         self.config, self.device, self.info = config, device, workload_of(config)
@@ -57,6 +61,10 @@ class Workload:
     def facts(self, model: nn.Module) -> dict:
         """Further texts and numbers for the record."""
         return {}
+
+    def sample(self, train_set) -> tuple:
+        """A batch of the first examples, (inputs, targets), with the shapes that the plain model gets."""
+        return train_set[np.arange(min(len(train_set), self.config.per_device_batch, SAMPLE))][:2]
 
     def planned(self, examples: int) -> tuple:
         """A batch of this many examples, (inputs, targets) on the device ``meta``, to predict memory. Raises UserError

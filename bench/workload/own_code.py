@@ -143,6 +143,15 @@ def error_line(error: BaseException) -> str:
     return f"{words} ({Path(inner[-1].filename).name}, line {inner[-1].lineno})" if inner else words
 
 
+def why_not_simulated(error: BaseException) -> str:
+    """Why a step cannot be simulated with tensors that have no data."""
+    from torch._subclasses import fake_tensor
+
+    if isinstance(error, fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException):
+        return f"its step depends on the values in its tensors: {error_line(error)}"
+    return error_line(error)
+
+
 def own_modules(config: RunConfig) -> Iterator[tuple[str, ModuleType]]:
     """("MODEL" or "DATA", its module) for each user file."""
     for option, text in (("MODEL", config.model), ("DATA", config.data)):

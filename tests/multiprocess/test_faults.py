@@ -192,7 +192,7 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory(group, tmp_path):
     process = start_run(tmp_path / "out", env={"PYTHONPATH": str(tmp_path)}, **options)
     (group / "cgroup.procs").write_text(str(process.pid))  # and with it the ranks that it will start
     failure = failure_of(finish(process, tmp_path / "out", timeout=240))
-    assert (failure["rank"], failure["kind"]) == (1, "killed")
+    assert (failure["rank"], failure["kind"], failure["out_of_memory"]) == (1, "killed", True)
     assert "signal 9" in failure["message"] and f"limit of {LIMIT_GIB}.00 GiB" in failure["message"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", DOCTOR], cwd=ROOT, text=True, **pipes)

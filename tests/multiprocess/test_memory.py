@@ -2,8 +2,12 @@
 
 Kernels' workspaces, which depend on the CPU, are in no prediction."""
 
+import signal
+
 import pytest
 
+from tests import runs
+from tests.multiprocess.broken import one_line
 from tests.runs import needs_horovod
 from tests.validation.predicted_memory import ALIKE, ROWS, compared, off_by
 
@@ -12,10 +16,11 @@ WITHIN = 0.02
 
 def named(row: dict):
     marks = needs_horovod if row["mode"] == "horovod" else ()
-    return pytest.param(row, id=f"{row['mode']}-{row['model']}-{row.get('optimizer', 'sgd')}", marks=marks)
+    again = "checkpointed" if "activation_checkpointing" in row else row.get("optimizer", "sgd")
+    return pytest.param(row, id=f"{row['mode']}-{row['model']}-{again}", marks=marks)
 
 
-@pytest.mark.parametrize("row", [named(row) for row in ROWS[:6]])
+@pytest.mark.parametrize("row", [named(row) for row in ROWS[:8]])
 def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
     result = ranks.run(tmp_path, **ALIKE | row)
     assert result.code == 0, result.stderr
@@ -33,3 +38,34 @@ def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
         assert predicted.get("gathered", 0) == pytest.approx(measured.get("gathered", 0), rel=WITHIN)
     record = result.loaded
     assert len(record.samples[0].step_time_s) == record.config.timed_steps  # it is not among those that are timed
+
+
+# --- BATCH=max ------------------------------------------------------------------------------------------------------
+
+SEARCHED = {"mode": "ddp", "gpus": 2, "batch": "max"}
+
+
+def test_the_largest_batch_is_tried_and_then_run_as_if_given(forked_programs, tmp_path):
+    """As many images as the data have fit."""
+    result = runs.run(tmp_path, copies=forked_programs, **SEARCHED, memory_gib=2)
+    assert result.code == 0, result.stderr
+    record, most = result.loaded, 1437 // 2
+    assert record.config.per_device_batch == most and f"BATCH={most}" in record.data["command"]
+    (tried,) = record.data["batch_search"]
+    assert (tried["program"], tried["batch"], tried["fitted"]) == ("ddp", most, True) and 0.1 < tried["peak_gib"] < 2
+    assert f"BATCH={most}" in result.stdout.splitlines()[0]
+
+
+def test_not_even_one_example_fits(forked_programs, tmp_path):
+    """Each rank has ended its try by the error that torch raises on a GPU; nothing of the try is left."""
+    result = runs.run(tmp_path, copies=forked_programs, **SEARCHED, memory_gib=0.05)
+    one_line(result, 3)
+    assert "BATCH=1" in result.stderr and "MEMORY_GIB=0.05" in result.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_search_leaves_nothing(forked_programs, tmp_path):
+    process = runs.start_run(tmp_path, copies=forked_programs, **SEARCHED, memory_gib=2, storage_ms=100)
+    runs.wait_for(lambda: list(tmp_path.glob("batch-*/*/rank*.log")), "a try has begun", 120)
+    process.send_signal(signal.SIGINT)
+    one_line(result := runs.finish(process, tmp_path), 130)
+    assert result.stdout == "" and list(tmp_path.iterdir()) == []

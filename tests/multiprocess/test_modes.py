@@ -236,6 +236,22 @@ def lane(timeline: dict, name: str) -> list[dict]:
     return [span for span in timeline["spans"] if span["lane"] == name]
 
 
+def on_one_clock(run, name):
+    """Two ranks of a machine; with PROFILE=torch the trace of each is kept."""
+    record, folder = run(name).loaded, run(name).run_dir
+    starts = [part.timeline["start_s"] for part in record.samples]
+    assert min(starts) == 0 and max(starts) < 60 and {part.timeline["clock_error_s"] for part in record.samples} == {0}
+    for rank in (0, 1):
+        events = json.loads((folder / f"rank{rank}-torch-profile.json").read_text())["traceEvents"]
+        assert any(event["name"] == "aten::addmm" for event in events)
+    ends = [[s["end_s"] + start for s in buckets_of(part.timeline)]
+            for part, start in zip(record.samples, starts, strict=True)]  # fmt: skip
+    begins = [[s["start_s"] + start for s in buckets_of(part.timeline)]
+              for part, start in zip(record.samples, starts, strict=True)]  # fmt: skip
+    for (first, second), (end, other) in zip(zip(*begins, strict=True), zip(*ends, strict=True), strict=True):
+        assert max(first, second) < min(end, other)  # no rank has a sum before all have given it
+
+
 def phase(timeline: dict, name: str) -> dict:
     return next(span for span in lane(timeline, "phase") if span["name"] == name)
 
@@ -400,6 +416,10 @@ def passes_on_record(run, name):
     assert not any(facts.get("static_graph") for facts in each(run(name), "facts"))
 
 
+def blocks_are_recomputed(run, name):
+    assert {f["recomputed_blocks"] for f in each(run(name), "facts")} == {8}
+
+
 # --- The table ------------------------------------------------------------------------------------------------------
 
 PROFILE = {"profile": 1}
@@ -409,9 +429,11 @@ SCALED = FP16 | {"clip_norm": 0.01, "momentum": 0, "accumulate": 3}
 OVERFLOWING = FP16 | {"model": EXACT["model"].replace("plain", "overflowing"), "steps": 2, "snapshots": None}
 # Batch norms are gathered by themselves, in float32. bf16 has no instructions on every CPU.
 FSDP_BF16 = two("fsdp", norm="batch", precision="bf16", allow_slow=1, profile=1)
-SYNCED = EXACT | {"norm": "sync", "channels_last": 1}
+CHECKPOINTED = EXACT | {"activation_checkpointing": 1}
+SYNCED = CHECKPOINTED | {"norm": "sync", "channels_last": 1}
 ONE = {"mode": "single", "gpus": 1}
 EVERY = (same_update, on_record)
+PASSES = (*EVERY, passes_on_record, blocks_are_recomputed)
 LAUNCHED = (*EVERY, nothing_else_is_left)
 
 TABLE = {
@@ -443,7 +465,7 @@ TABLE = {
     # and no tensor divides by three.
     "dp x4": ({"mode": "dp", "gpus": 4} | EXACT, *EVERY),
     "ddp x2, profiled": (
-        two("ddp", profile=1), *EVERY, timeline, buckets_begin_inside_backward, bucket_size(25.0),
+        two("ddp", profile="torch"), *EVERY, timeline, on_one_clock, buckets_begin_inside_backward, bucket_size(25.0),
     ),
     "ddp x2, reductions after backward, profiled": (
         two("ddp", overlap=0, bucket_cap_mb=1, profile=1), *EVERY, timeline, one_bucket_after_the_other,
@@ -459,18 +481,18 @@ TABLE = {
     "fsdp x3": (three("fsdp") | EXACT, *EVERY),
     "fsdp x2, weights kept, prefetched": (two("fsdp", reshard=0, prefetch=1), *EVERY),
     "fsdp, one device, profiled": ({"mode": "fsdp", "gpus": 1} | PROFILE, *EVERY, timeline, a_timeline_and_no_profile),
-    # Passes of a third are one batch, exchanged once.
-    "dp x2 in passes": (two("dp", accumulate=3) | EXACT, *EVERY, passes_on_record),
-    "ddp x2 in passes, static graph, views, fused": (
-        two("ddp", accumulate=3, static_graph=1, gradient_as_bucket_view=1, fused=1) | EXACT, *EVERY, passes_on_record,
+    # Passes of a third are one batch, exchanged once; and activations are recomputed.
+    "dp x2 in passes, checkpointed": (two("dp", accumulate=3) | CHECKPOINTED, *PASSES),
+    "ddp x2 in passes, static graph, views, fused, checkpointed": (
+        two("ddp", accumulate=3, static_graph=1, gradient_as_bucket_view=1, fused=1) | CHECKPOINTED, *PASSES,
     ),
     "ddp x2 in passes, profiled": (two("ddp", accumulate=3, profile=1), *EVERY, timeline),
     "horovod x2 in passes, fused, profiled": (two("horovod", accumulate=3, fused=1, profile=1), *EVERY, timeline),
-    "horovod x2 in passes, reductions after backward": (
-        two("horovod", accumulate=3, overlap=0) | EXACT, *EVERY, passes_on_record,
+    "horovod x2 in passes, reductions after backward, checkpointed": (
+        two("horovod", accumulate=3, overlap=0) | CHECKPOINTED, *PASSES,
     ),
-    "zero1 x2 in passes": (two("zero1", accumulate=3) | EXACT, *EVERY, passes_on_record),
-    "fsdp x2 in passes": (two("fsdp", accumulate=3) | EXACT, *EVERY, passes_on_record),
+    "zero1 x2 in passes, checkpointed": (two("zero1", accumulate=3) | CHECKPOINTED, *PASSES),
+    "fsdp x2 in passes, checkpointed": (two("fsdp", accumulate=3) | CHECKPOINTED, *PASSES),
     # Clipping, and fp16 with its scaled loss.
     **{f"{mode} x2, clipped": (two(mode) | CLIPPED, clipped_update) for mode in ("ddp", "horovod", "zero1", "fsdp")},
     **{f"{mode} x2, fp16": (two(mode) | SCALED, scaled_update) for mode in ("dp", "ddp", "horovod", "zero1", "fsdp")},
@@ -496,8 +518,8 @@ TABLE = {
     "local, averaged every step": (two("local", local_steps=1, channels_last=1), averaged_every_step),
     # Batch norm.
     "ddp x2, batch norm": (two("ddp", norm="batch", profile=1) | EXACT, buffers_go_before_backward),
-    "ddp x3, synced norms": (three("ddp") | SYNCED, synced_norms),
-    "horovod x2, synced norms": (two("horovod") | SYNCED, synced_norms),
+    "ddp x3, synced norms, checkpointed": (three("ddp") | SYNCED, synced_norms),
+    "horovod x2, synced norms, checkpointed": (two("horovod") | SYNCED, synced_norms),
     "fsdp, bf16": (FSDP_BF16, timeline),
     "fsdp, bf16, gathered in it": (FSDP_BF16 | {"param_dtype": "bf16"}, half_of_the_bytes),
     "fsdp, bf16, gathered in it, reduced in fp32": (
@@ -509,7 +531,9 @@ WIDE = (
     "ddp x2 by torchrun at a tcp address", "ddp x2 by spawn at a tcp address", "zero1 x3, views, no overlap",
     "fsdp x2, weights kept, prefetched", "horovod x3", "local, averaged every step",
 )  # fmt: skip
-QUICK = ("dp x4", "ddp x3, small buckets, views, unfair", "horovod x2 in passes, reductions after backward")
+QUICK = (
+    "dp x4", "ddp x3, small buckets, views, unfair", "horovod x2 in passes, reductions after backward, checkpointed",
+)  # fmt: skip
 
 
 def cases():

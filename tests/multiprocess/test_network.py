@@ -27,7 +27,10 @@ def test_gloo_and_horovod_between_two_processes(tmp_path, capsys, copied_python)
     assert refused == [] and [record.backend for record in records] == ["gloo", "horovod"]
     assert find_records(tmp_path, needed=False) == ([], [])  # no table of runs, no pool, sees them
     series = result.series_of(records)
-    assert [each.operation.name for each in series] == ["ping_pong", "all_reduce", "all_reduce"]
+    names = [each.operation.name for each in series]
+    assert names == ["ping_pong", "all_reduce", "all_gather", "reduce_scatter", "all_reduce"]
+    gloo, horovod = (result.best_products(record) for record in records)
+    assert {"fp32", "bf16"} <= gloo.keys() and horovod == {} and "TFLOP/s" in done.stdout
     for each in series:
         assert [times.nbytes for times in each.operation.times] == [2**12, 2**16] and each.operation.left_out == []
         assert all(len(times.seconds) == 6 and min(times.seconds) > 0 for times in each.operation.times)

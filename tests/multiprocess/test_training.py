@@ -334,8 +334,19 @@ def test_frozen_parameters_and_their_statistics_stay(run, name):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (file,) = result.run_dir.rglob("events.out.tfevents*")  # rank 0 alone tells the tracker
-    top1 = EventAccumulator(str(file)).Reload().Scalars("epoch/top1")
-    assert [event.value for event in top1] == pytest.approx([result.record["accuracy"]["top1"]])
+    events = EventAccumulator(str(file)).Reload()
+    last = {name: events.Scalars(name)[-1] for name in events.Tags()["scalars"]}
+    assert {
+        "train/loss",
+        "train/lr",
+        "val/loss",
+        "memory/device1_gib",
+        "memory/device1_peak_gib",
+        "summary/tflops",
+    } <= last.keys()
+    steps, accuracy = result.record["accuracy"]["epochs"][-1]["steps"], result.record["accuracy"]["top1"]
+    assert (last["val/top1"].step, last["val/top1"].value) == (steps, pytest.approx(accuracy))
+    assert last["summary/throughput_per_s"].value == pytest.approx(result.record["summary"]["throughput_per_s"])
     assert json.dumps(result.record)
 
 

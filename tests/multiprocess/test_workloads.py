@@ -97,6 +97,7 @@ def test_every_mode_trains_alike(run, kind, mode):
         assert facts["norm"] == "BatchNormalization × 1" and record.environment["versions"]["keras"]
     if kind != "keras":
         assert f"{record.workload.units}/s" in result.stdout and "image" not in result.stdout
+        assert facts["flops_per_example"] > 0 and "TFLOP/s" in result.stdout
 
 
 @pytest.mark.parametrize("mode", KINDS["own, validated"][1])

@@ -73,7 +73,7 @@ NAMED = (
     "mistake show", "status", "diff folder", "course grade", "install workload", "predict step", "help",
     "site slides --name", "notebooks --name", "course release --name", "course export --platform",
     "course check --sets", "time --cmd", "time --label", "time --limit", "cluster --link", "network --backends",
-    "network --sizes", "doctor gpu --part", "doctor gpu --budget", "predict memory --memory-gib",
+    "network --sizes", "doctor gpu --part", "doctor gpu --budget",
     "install horovod --jobs", "infer images --resume", "install imagenet --out out --train", "verify --modes",
     "compare --modes", "predict mode --link", "cluster emulate --link", "mistake", "predict", "course", "install",
     "",

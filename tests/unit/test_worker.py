@@ -142,12 +142,12 @@ class Noting(Hook):
 
 
 def test_hooks_are_called_at_their_places(tmp_path):
-    built = harness(tmp_path)
+    built = harness(tmp_path, print_every=1)
     assert built.trainer.hooks == []  # in a plain run
     with built.trainer.hooked(hook := Noting()):
         built.train(1)
     built.train(1)
     assert hook.places == [
         "waiting for data", "before_step", "after_prepare", "forward", "backward", "synchronize", "after_synchronize",
-        "optimizer step", "after_optimizer", "on_loss", "after_step",
+        "optimizer step", "after_optimizer", "on_loss", "on_window", "after_step",
     ]  # fmt: skip

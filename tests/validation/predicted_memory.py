@@ -21,7 +21,7 @@ from tests.multiprocess import ranks
 
 MIB = 2**20
 ALIKE = {"image_size": 16, "batch": 16, "memory": 1}
-# The first six are tests as well (tests/multiprocess/test_memory.py).
+# The first eight are tests as well (tests/multiprocess/test_memory.py).
 ROWS = (
     {"mode": "single", "gpus": 1, "model": "resnet50", "image_size": 32, "batch": 4},
     {"mode": "ddp", "gpus": 2, "model": "resnet18", "optimizer": "adam"},
@@ -29,7 +29,10 @@ ROWS = (
     {"mode": "horovod", "gpus": 2, "model": "resnet18"},
     {"mode": "zero1", "gpus": 2, "model": "resnet18", "optimizer": "adam"},
     {"mode": "fsdp", "gpus": 2, "model": "resnet18", "optimizer": "adam"},
+    {"mode": "single", "gpus": 1, "model": "resnet18", "batch": 64, "activation_checkpointing": 1},
+    {"mode": "fsdp", "gpus": 2, "model": "resnet18", "batch": 64, "activation_checkpointing": 1},
     {"mode": "single", "gpus": 1, "model": "resnet18"},
+    {"mode": "single", "gpus": 1, "model": "resnet18", "batch": 64},
     {"mode": "single", "gpus": 1, "model": "resnet18", "batch": 128},
     {"mode": "single", "gpus": 1, "model": "resnet50", "image_size": 64, "optimizer": "adamw", "weight_decay": 0.01},
     {"mode": "single", "gpus": 1, "model": "resnet18", "precision": "bf16", "allow_slow": 1},

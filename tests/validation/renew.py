@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bench import files
-from bench.analysis import drawing
+from bench.analysis import drawing, power_figure
 from bench.analysis.suite import Suite
 from bench.cli import COMMANDS
 from bench.cli.actions import predict_step as forecast
 from bench.course import chapters
 from bench.files import PROJECT
 from bench.predict.pictures.figures import figures
-from bench.predict.pictures.points import Asked
-from bench.predict.pictures.winner import Place, at_rate
 from bench.record.disturbance import undisturbed
+from bench.record.view import Record
 from bench.studies.registry import study_of
 from bench.tasks.network import result as network_result
 from bench.tasks.network.record import by_suite, place_of
@@ -30,7 +29,7 @@ from bench.tasks.network.record import find as find_networks
 from tests.validation.forecast import figure as forecast_check_figure
 from tests.validation.forecast import published
 from tests.validation.forecast import result as forecast_check
-from tests.validation.pages import forecast_example, illustrations, manual, reference_page
+from tests.validation.pages import checkpointed, forecast_example, illustrations, manual, reference_page
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -81,9 +80,23 @@ def pictures() -> Iterator[tuple[Path, Callable[[], list[Path]]]]:
         yield suite.folder, functools.partial(draw_suite, suite)
     for found in by_suite(find_networks(manual.REFERENCE)[0]).values():
         yield place_of(found), functools.partial(draw_network, found)
+    for record in single_runs():
+        yield Path(record.folder), functools.partial(draw_run, record)
     yield manual.FORECAST_CHECK, draw_check
     yield manual.FORECAST_CHECK, draw_forecast
     yield published.FOLDER, draw_published
+    yield checkpointed.FOLDER, checkpointed.save
+
+
+def single_runs() -> list[Record]:
+    """The reference records of GPUs that report power."""
+    alone = [record for folder in manual.reference_folders() for record in reference_page.read(folder)[1]]
+    return [record for record in alone if power_figure.has_power(record)]
+
+
+def draw_run(record: Record) -> list[Path]:
+    """That of one run's power."""
+    return drawing.save_all({"power": power_figure.draw_runs([record])}, Path(record.folder))
 
 
 def draw_suite(suite: Suite) -> list[Path]:
@@ -104,25 +117,20 @@ def draw_check() -> list[Path]:
 
 def draw_forecast() -> list[Path]:
     """Those of the manual's forecast."""
-    words = forecast_example.words(manual.FORECAST_CHECK)
-    args = COMMANDS["predict"].parts["step"].parse([f"--{name.lower()}={value}" for name, value in words.items()])
-    asked = forecast.read_inputs(args)
-    others = emulated_places(asked, manual.FORECAST_CHECK)
-    drawn = figures(asked, forecast.forecasts(args, asked), forecast.points_of(args, asked), others)
+    drawn = {}
+    for words in (forecast_example.words, forecast_example.fitted_words):
+        typed = [f"--{name.lower()}={value}" for name, value in words(manual.FORECAST_CHECK).items()]
+        args = COMMANDS["predict"].parts["step"].parse(typed)
+        asked, measured = forecast.read_inputs(args)
+        points = forecast.points_of(args, asked).with_others(measured)
+        drawn |= figures(asked, forecast.forecasts(args, asked), points)
     return drawing.save_all(drawn, manual.FORECAST_CHECK)
 
 
-def emulated_places(asked: Asked, folder: Path) -> list[Place]:
-    """For the map of a forecast: each profile of its machine over each rate at which it has been emulated."""
-    profiles, rows = forecast_check.read_profiles(folder), forecast_check.read(folder)["rows"]
-    return [Place(model, profiles[model], at_rate(asked.link, rate))
-            for model, rate in sorted({(row["model"], row["rate_mbit"]) for row in rows})
-            if profiles[model].machine == asked.profile.machine]  # fmt: skip
-
-
 def draw_published() -> list[Path]:
-    """That of the forecast compared with published tables."""
-    return forecast_check_figure.save_published(published.judged(published.read()), published.FOLDER)
+    """Those of the forecast compared with published tables."""
+    tables = published.read()
+    return forecast_check_figure.save_published(published.judged(tables), published.learned(tables), published.FOLDER)
 
 
 def draw_chapters() -> Iterator[Path]:

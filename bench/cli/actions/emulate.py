@@ -72,6 +72,8 @@ def check(args) -> RunConfig:
     for f in given:
         if f.name in KNOBS and f.name not in MODES[asked.mode].knobs:
             raise UserError(f"{variable_of(f)} has no effect in an emulation: leave it out")
+    if asked.profile_kept:
+        raise UserError("PROFILE=torch: ranks that wait run no operators, so use PROFILE=1")
     return asked
 
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from bench.analysis import tables
+from bench.cli.actions.batch_search import MAX
 from bench.cli.actions.joined_rank import JoinedRank, wait_for_rank0
 from bench.cli.actions.run_output import announce
 from bench.config.command_line import from_arguments
@@ -77,8 +78,8 @@ def read_options(args, seat: Seat) -> RunConfig:
     """The options of this process, on one device per process. Raises UserError if an option contradicts the external
     launcher."""
     by = f"{seat.launcher} has started {seat.world_size} processes ({LAUNCHERS[seat.launcher].size})"
-    for name in ("hosts", "remote", "dist_url", "launcher", "elastic"):
-        if getattr(args, name, None) not in (None, "auto"):
+    for name in ("hosts", "remote", "dist_url", "launcher", "elastic", "per_device_batch"):
+        if (value := getattr(args, name, None)) not in (None, "auto") and (name != "per_device_batch" or value == MAX):
             raise UserError(
                 f"{by}: leave {variable_of(FIELDS[name])}={getattr(args, name)} out, because it starts processes itself"
             )

@@ -1,4 +1,4 @@
-"""`bench network`: latency, bandwidth and all-reduce between the ranks, with every available backend."""
+"""`bench network`: messages and collectives between the ranks, with every available backend, and matrix products."""
 
 import dataclasses
 from pathlib import Path

@@ -38,15 +38,14 @@ def run(args) -> int:
     """Print the table, the assumptions, and whether BATCH fits. Returns FOUND if it does not."""
     from bench.predict.memory.plan import of_devices  # torch takes seconds
 
-    console, here = tables.terminal(), args.memory_gib is None
-    typed = from_arguments(args)
+    console, typed = tables.terminal(), from_arguments(args)
     asked = with_photographs(typed)
     modes = modes_of(args.modes) if args.modes else [*COMPARED, *UPPER_BOUNDS]
     modes = [asked.mode] if args.mode is not None else modes
-    configs = planned(asked, modes, args.memory_gib)
+    configs = planned(asked, modes)
     columns, batches, moments, mismatches, said = [], [], [], [], []
     for config in configs:
-        limit, limit_text = memory_limit(config, args.memory_gib)
+        limit, limit_text = memory_limit(config)
         said.append(f"largest BATCH: {workload_of(config).batched} per device that {limit_text}, at most the data set")
         outputs, note = count_outputs(config)
         overhead, assumed = process_overhead(config)
@@ -72,7 +71,7 @@ def run(args) -> int:
         console.print(f"note: {note}")
     if mismatches:
         batch = config.per_device_batch
-        hint = "; MEMORY_GIB=16 predicts for GPUs of 16 GiB" if here and config.device == "cpu" else ""
+        hint = "; MEMORY_GIB=16 predicts for GPUs of 16 GiB" if not config.memory_gib and config.device == "cpu" else ""
         console.print(f"BATCH={batch} does not fit: {'; '.join(mismatches)}{hint}")
         return ExitCode.FOUND
     return ExitCode.DONE
@@ -100,18 +99,18 @@ def with_photographs(asked: RunConfig) -> RunConfig:
     return asked
 
 
-def planned(asked: RunConfig, modes: list[str], memory_gib: float | None) -> list[RunConfig]:
-    """The resolved config of each mode, with its backend options. memory_gib: of a recent GPU that is not available."""
+def planned(asked: RunConfig, modes: list[str]) -> list[RunConfig]:
+    """The resolved config of each mode, with its backend options. MEMORY_GIB: of a recent GPU that is not available."""
     configs, one = [], modes == [asked.mode]
     for mode in modes:
         changes = {name: UNSET[name] for name in KNOBS if name not in MODES[mode].knobs}
         changes |= {"mode": mode, "launcher": "auto"} if not one else {}
         changes |= {"num_devices": 1, "gpu_ids": None} if not one and MODES[mode].max_devices == 1 else {}
         config = dataclasses.replace(asked, **({} if one else changes))
-        if memory_gib is None or asked.device == "cpu":
+        if asked.memory_gib is None or asked.device == "cpu":
             configs.append(resolve_here(config))
         else:
-            configs.append(resolve(config, "cuda", usable_cores(), gpu_defaults.BF16, memory_gib))
+            configs.append(resolve(config, "cuda", usable_cores(), gpu_defaults.BF16, asked.memory_gib))
     return configs
 
 
@@ -142,10 +141,12 @@ def in_gib(device) -> dict[str, float]:
 # --- what fits ------------------------------------------------------------------------------------------------------
 
 
-def memory_limit(config: RunConfig, memory_gib: float | None) -> tuple[float, str]:
+def memory_limit(config: RunConfig) -> tuple[float, str]:
     """Bytes available to one device, or on a CPU to one process; and their source."""
-    if memory_gib is not None:
-        return memory_gib * GIB, f"fit into {memory_gib:g} GiB (MEMORY_GIB)"
+    if config.memory_gib is not None:
+        devices = config.num_devices // config.num_processes if config.device == "cpu" else 1  # of dp's one process
+        each = f" for each of {devices} devices" if devices > 1 else ""
+        return devices * config.memory_gib * GIB, f"fit into {config.memory_gib:g} GiB{each} (MEMORY_GIB)"
     if config.device == "cuda":
         gpus = usable_gpus(config)[: config.num_devices]
         sizes = [gpu.memory_total_gib for gpu in gpus if gpu.memory_total_gib]
@@ -172,10 +173,14 @@ def largest(config: RunConfig, outputs: int, limit: int) -> int:
     """The largest batch per device whose tensors need at most ``limit`` bytes, at most the data; 0 if none."""
     from bench.predict.memory.plan import largest_batch
 
+    return largest_batch(config, outputs, limit, most_examples(config))
+
+
+def most_examples(config: RunConfig) -> int:
+    """The largest batch per device that the training set has."""
     own = data_kind(config.data)[0] == OWN
     examples = load_own_sizes(config)[1] if own else info_of(config.data).train_examples
-    return largest_batch(config, outputs, limit, examples // config.num_devices // config.accumulate if examples
-                         else MOST_BATCH)  # fmt: skip
+    return examples // config.num_devices // config.accumulate if examples else MOST_BATCH
 
 
 def process_overhead(config: RunConfig) -> tuple[float, str]:

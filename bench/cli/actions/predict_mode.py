@@ -38,7 +38,9 @@ def run(args) -> int:
     else:
         folder, batches = measured(console, asked, args)
     facts = read(folder)
-    facts = dataclasses.replace(facts, **more, **batches, link=link_of(args, facts) or facts.link)
+    if link := link_of(args, facts):
+        facts = dataclasses.replace(facts, link=link, fits={})
+    facts = dataclasses.replace(facts, **more, **batches)
     show(console, facts)
     print(f"records: {folder}", flush=True)
     return 0

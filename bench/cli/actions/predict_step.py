@@ -15,11 +15,13 @@ from bench.errors import UserError
 from bench.predict.pictures import points as records
 from bench.predict.pictures.figures import figures
 from bench.predict.pictures.points import Asked, Points
+from bench.predict.step import fit, result
 from bench.predict.step import link as links
 from bench.predict.step import profile as profiles
-from bench.predict.step import result
 from bench.predict.step.engines import ENGINES
+from bench.record import describe
 from bench.record.disturbance import disturbed
+from bench.record.view import Record
 
 DEVICES = "2,4,8"
 MOST_DEVICES = 100_000
@@ -29,14 +31,17 @@ def run(args) -> int:
     """Predict; print tables and assumptions. Nothing is started, and without OUT no file is written."""
     if args.points and not args.out:
         raise UserError("POINTS are drawn into a picture: give OUT=folder")
-    asked = read_inputs(args)
-    points = points_of(args, asked)
-    found, steps = forecasts(args, asked), len(asked.profile.factors)
+    asked, measured = read_inputs(args)
+    points = points_of(args, asked).with_others(measured)
+    found, steps, fits = forecasts(args, asked), len(asked.profile.factors), [*asked.fits.values()]
     console = tables.terminal()
     tables.print_lines(console, result.provenance_lines(asked.profile, asked.link))
-    for grid in [result.grid(found, asked.profile.unit), *([result.explained(found)] if args.explain else [])]:
+    table, mfu = with_utilization(result.grid(found, asked.profile.unit), found, asked, args.network)
+    grids = [table, *([result.explained(found)] if args.explain else []), *([fit.grid(fits)] if fits else [])]
+    for grid in grids:
         tables.print_captioned(console, grid)
-    for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *points.notes()]:
+    limits = result.limits(steps, asked.link, bool(fits))
+    for line in [*disturbed([asked.record, *measured.measured]), *limits, *mfu, *points.notes()]:
         console.print(f"note: {line}")
     if args.out:
         for path in drawing.save_all(figures(asked, found, points), Path(args.out).expanduser()):
@@ -44,19 +49,47 @@ def run(args) -> int:
     return 0
 
 
-def read_inputs(args) -> Asked:
-    """The inputs of a forecast. Raises UserError."""
-    record = profiles.record_at(require_argument("RECORD", args.record))
-    profile = profiles.profile_of(record, args.record)
-    return Asked(record, profile, link_of(args, profile), {mode: config_of(args, mode) for mode in modes_of(args)})
+def with_utilization(
+    grid: tables.Grid, found: list[result.Forecast], asked: Asked, network: str | None
+) -> tuple[tables.Grid, list[str]]:
+    """With columns for TFLOP/s and MFU if the profile's record has the model's FLOPs, and what MFU is a share of: the
+    peak of the record, by its option or a data sheet, else of the matrix products in NETWORK."""
+    record = asked.record
+    (peak, source), titles = describe.peak_tflops(record), {}
+    if not peak and network:
+        peak, source = links.measured_peak(network, asked.link.carrier, record.config)
+        titles = {tables.FLOPS["mfu"]: "MFU of the\nmeasured peak"}
+        record = Record(record.data | {"config": record.data["config"] | {"peak_tflops": peak}}, record.folder)
+    rows = [describe.utilization(record, each.throughput / each.ranks) for each in found]
+    grid = tables.with_flops(grid, rows)
+    note = f"MFU is relative to a peak of {peak:.3g} TFLOP/s ({source})" if peak else source
+    head = [(titles.get(name, name), right) for name, right in grid.head]
+    return dataclasses.replace(grid, head=head), [note] if note and any(rows) else []
+
+
+def read_inputs(args) -> tuple[Asked, Points]:
+    """The inputs of a forecast, and the measured records among them, to which it is fitted. Raises UserError."""
+    text = require_argument("RECORD", args.record)
+    places = [] if Path(text).expanduser().exists() else [place.strip() for place in text.split(",") if place.strip()]
+    first, *others = places or [text]
+    record = profiles.record_at(first)
+    profile = profiles.profile_of(record, first)
+    asked = Asked(record, profile, link_of(args, profile), {mode: config_of(args, mode) for mode in modes_of(args)})
+    if not others:
+        return asked, Points()
+    points = records.find(others, asked, "RECORD")
+    measured = {each.config.mode for each in points.measured}
+    if missing := [mode for mode in asked.configs if mode not in measured] if args.modes else not measured:
+        what = f"MODES={missing[0]} has" if args.modes else "there is"
+        raise UserError(f"{what} no measured run in RECORD={','.join(others)}: leave it out, or give one")
+    return asked.fitted(points.measured), points
 
 
 def forecasts(args, asked: Asked) -> list[result.Forecast]:
     counts = [parse_integer("DEVICES", text.strip(), 1) for text in (args.devices or DEVICES).split(",")]
     if max(counts) > MOST_DEVICES:
         raise UserError(f"DEVICES={max(counts)} is too large: at most {MOST_DEVICES}")
-    return [result.forecast(asked.profile, config, ranks, asked.link)
-            for config in asked.configs.values() for ranks in counts]  # fmt: skip
+    return [asked.forecast(mode, ranks) for mode in asked.configs for ranks in counts]
 
 
 def points_of(args, asked: Asked) -> Points:

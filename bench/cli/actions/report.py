@@ -22,7 +22,8 @@ MOST_RUNS = 40
 
 
 DATA = {".csv": "csv", ".parquet": "parquet", ".md": "md"}  # by the name of OUT
-FORMS = {"html": "", "text": "", "plots": "plots", **dict.fromkeys(DATA.values(), "table")}  # FORMAT -> its module
+# FORMAT -> its module
+FORMS = {"html": "", "text": "", "plots": "plots", **dict.fromkeys(DATA.values(), "table"), "trace": "trace"}
 BY = {"machine": "pool", "student": "leaderboard"}
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bench.analysis import tables
 from bench.cli.actions import joined
+from bench.cli.actions.batch_search import take_max, with_largest_batch
 from bench.cli.actions.run_output import announce, copy_partial_results, finish
 from bench.config.command_line import from_arguments, given_options
 from bench.config.options import RunConfig
@@ -30,7 +31,10 @@ def run(args) -> int:
     """Run it, print a table, and the record's path as the last line. COPY_TO gets the run's folder whatever happens."""
     if seat := seat_of(os.environ):
         return joined.join(args, seat)
+    find_batch = take_max(args)
     asked, console = from_arguments(args), tables.terminal()
+    if find_batch:
+        asked = with_largest_batch(console, asked, lambda asked: {asked.mode: resolve_here(asked)})
     config = resolve_here(asked)
     tables.print_lines(console, device_notes(asked))
     announce(console, config)

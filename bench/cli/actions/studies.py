@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+from rich.console import Console
+
 from bench.analysis import tables, words
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Suite, suite_of
+from bench.cli.actions.batch_search import take_max, with_largest_batch
 from bench.config.command_line import from_arguments
 from bench.errors import UserError
 from bench.record.describe import cautions, oom_notes
@@ -17,7 +20,15 @@ from bench.studies.rounds import Sequence, labelled, repeats_of, run_rounds
 
 def run(study: Study, args) -> int:
     """Run every suite of a study's command, and print the results."""
+    find_batch = take_max(args)
     flags, asked, console = flags_of(study, args), from_arguments(args), tables.terminal()
+    if find_batch:
+        if study.seeded:
+            raise UserError(f"BATCH=max: `bench {study.command}` trains to the end with a given recipe: give a number")
+        asked = with_largest_batch(console, asked, lambda asked: {
+            name: config for plan in study.plans(Console(quiet=True), asked, flags)
+            for name, config in plan.programs.items()
+        })  # fmt: skip
     folders = [run_plan(console, plan, flags, asked.out) for plan in study.plans(console, asked, flags)]
     return finish(console, folders, flags.strict)
 

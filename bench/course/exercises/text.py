@@ -64,10 +64,10 @@ class Criterion:
 
 @dataclass
 class Task:
-    """said: points in its heading. title: its heading after the points. tests: test cell id -> points."""
+    """heading_points: points in its heading. title: its heading after the points. tests: test cell id -> points."""
 
     number: int
-    said: float | None
+    heading_points: float | None
     title: str = ""
     objective: str = ""
     minutes: int | None = None  # planned
@@ -207,10 +207,10 @@ def task_mistake(task: Task) -> str | None:
     for kind in ("answer", "test"):
         if kind not in task.kinds:
             return f"{name} has no {kind} cell"
-    if task.said is None:
+    if task.heading_points is None:
         return f"the heading of {name} has no points: `Task 1 (2 points)`"
-    if task.said != task.points:
-        return f"{name} has {task.said:g} points, its tests {task.points:g}"
+    if task.heading_points != task.points:
+        return f"{name} has {task.heading_points:g} points, its tests {task.points:g}"
     if task.rubric is None:
         return None
     for number, points in enumerate(task.tests.values(), 1):

@@ -303,7 +303,11 @@ def unknown_lines(facts: Facts) -> list[str]:
     elif facts.profile and facts.link is None:
         lines.append(f"{more}: no link (LINK=10gbit,50us, or RECORDS with the output of `make network`)")
     elif facts.profile:
-        lines += [f"predictions: {line}" for line in result.limits(len(facts.profile.factors), facts.link)]
+        limits = result.limits(len(facts.profile.factors), facts.link, bool(facts.fits))
+        lines += [f"predictions: {line}" for line in limits]
+        if facts.fits:
+            lines.append(f"predictions of modes that were not measured: only what is fitted to runs is predicted, "
+                         f"{cluster.fitted_words(facts)}")  # fmt: skip
     if facts.price is not None and facts.per_epoch is None:
         lines.append("the cost of an epoch: its number of examples (EXAMPLES=…)")
     return lines

@@ -1,5 +1,6 @@
 """Advice for devices that are not available, from forecasts only: every line says that it is predicted."""
 
+import functools
 from collections.abc import Callable
 
 from bench.analysis import style
@@ -24,7 +25,9 @@ def candidates(plain: list[RunConfig] | None = None) -> list[RunConfig]:
 
 def forecasts(facts: Facts, ranks: int) -> list[result.Forecast]:
     """Each candidate on N devices, and one device; the highest throughput first."""
-    found = [result.forecast(facts.profile, config, ranks, facts.link) for config in candidates()]
+    plain = [RunConfig(mode=mode, num_devices=2) for mode in facts.forecast_modes]
+    found = [result.forecast(facts.profile, config, ranks, facts.link, facts.fits.get(config.mode))
+             for config in candidates(plain)]  # fmt: skip
     found.append(result.forecast_one_device(facts.profile, RunConfig(mode=ALONE), facts.link))
     return sorted(found, key=lambda each: -each.throughput)
 
@@ -38,9 +41,9 @@ def advised(found: list[result.Forecast]) -> result.Forecast:
 
 
 def near_at_an_end(best: result.Forecast, other: result.Forecast) -> bool:
-    steps = ((each.low_s, each.step_s, each.high_s) for each in (best, other))
+    steps = ((each.low_s or each.step_s, each.step_s, each.high_s or each.step_s) for each in (best, other))
     more = best.ranks / other.ranks
-    return any(mine is not None and theirs * more <= mine * (1 + TIE) for mine, theirs in zip(*steps, strict=True))
+    return any(theirs * more <= mine * (1 + TIE) for mine, theirs in zip(*steps, strict=True))
 
 
 def way_of(config: RunConfig) -> Way:
@@ -96,17 +99,38 @@ def forecast_line(each: result.Forecast) -> str:
 def efficiency_lines(facts: Facts) -> list[str]:
     """The number of devices from which each mode's efficiency is low, also at both ends of the link's interval."""
     link, lines = facts.link, [f"predicted, {facts.link.words}: the efficiency falls below {100 * LOW:.0f} %"]
-    measured = None not in (*link.alpha_ends, *link.beta_ends)
-    for mode in ENGINES:
+    measured = None not in (*link.alpha_ends, *link.beta_ends) or bool(facts.fits)
+    for mode in facts.forecast_modes:
         config = RunConfig(mode=mode, num_devices=2)
         found, *ends = (
-            below(lambda ranks, config=config, link=each: result.efficiency(facts.profile, config, ranks, link))
-            for each in [link, *([link.at_end(1), link.at_end(0)] if measured else [])]
+            fitted_limits(facts, config)
+            if mode in facts.fits
+            else (
+                below(lambda ranks, config=config, link=each: result.efficiency(facts.profile, config, ranks, link))
+                for each in [link, *([link.at_end(1), link.at_end(0)] if measured else [])]
+            )
         )
         at = f"not up to {MOST} devices" if found is None else f"from {found} devices on"
         interval = " to ".join(f"over {MOST}" if end is None else str(end) for end in ends)
         lines.append(f"predicted: {mode}: {at}" + (f" [{interval}]" if ends else ""))
     return lines if measured else [*lines, "predicted: without intervals, because the link is given, not measured"]
+
+
+def fitted_limits(facts: Facts, config: RunConfig) -> list[int | None]:
+    """``below`` of the fitted efficiency, and of the lower and upper end of its interval."""
+
+    @functools.cache
+    def at(ranks: int) -> tuple[float, ...]:
+        found = result.forecast(facts.profile, config, ranks, facts.link, facts.fits[config.mode])
+        return found.efficiency, *found.efficiency_ends
+
+    return [below(lambda ranks, end=end: at(ranks)[end]) for end in range(3)]
+
+
+def fitted_words(facts: Facts) -> str:
+    """The modes, and the numbers of devices on which each was measured."""
+    return ", ".join(f"{mode} on {' and '.join(str(point.ranks) for point in fit.points[1:])} devices"
+                     for mode, fit in facts.fits.items())  # fmt: skip
 
 
 def cost_line(facts: Facts) -> str:

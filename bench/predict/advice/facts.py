@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from bench.config.modes import MODES, ModeInfo
 from bench.config.options import RunConfig
+from bench.predict.step.engines import ENGINES
+from bench.predict.step.fit import Fit
 from bench.predict.step.link import Link
 from bench.predict.step.profile import Profile
 
@@ -67,10 +69,10 @@ class Facts:
     ways: measured in the same rounds. looks: number of interim analyses. disturbed: whether any run was. withheld: why
     no recommendation is given, or "". what, source: the workload; where and when it was measured. units: of throughput;
     batched: of a batch. unfair: the certificate's difference.
-    profile, link: for a forecast. own_link: measured between the devices of ``ways``. nodes: of the forecast cluster,
-    with one device each. batches: label -> largest batch per device; batches_said: their provenance, or why there are
-    none. price: of a device-hour. examples: per epoch; per_example: units. said: notes on the measurements. unknown:
-    what is not available, and why.
+    profile, link: for a forecast; fits: mode -> the forecast fitted to its measured runs over this link. own_link:
+    measured between the devices of ``ways``. nodes: of the forecast cluster, with one device each. batches: label ->
+    largest batch per device; batches_said: their provenance, or why there are none. price: of a device-hour. examples:
+    per epoch; per_example: units. said: notes on the measurements. unknown: what is not available, and why.
     """
 
     ways: tuple[Way, ...] = ()
@@ -84,6 +86,7 @@ class Facts:
     unfair: str = ""
     profile: Profile | None = None
     link: Link | None = None
+    fits: dict[str, Fit] = field(default_factory=dict)
     own_link: Link | None = None
     nodes: int | None = None
     batches: dict[str, int] = field(default_factory=dict)
@@ -93,6 +96,11 @@ class Facts:
     per_example: int = 1
     said: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+    @property
+    def forecast_modes(self) -> list[str]:
+        """All that can be forecast; if some are fitted only these, because without a fit a mode looks faster."""
+        return [*(self.fits or ENGINES)]
 
     @property
     def per_epoch(self) -> int | None:

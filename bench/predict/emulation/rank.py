@@ -28,7 +28,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.modes import load_mode
     from bench.predict.emulation.record import draw_factors, read_plan, write
     from bench.predict.emulation.stand_in import PACE, StandIn, WaitingOptimizer
-    from bench.profile.horovod_timeline import share_communication
+    from bench.profile.clocks import join_timelines
     from bench.profile.timeline import StepTimeline
 
     torch.set_num_threads(config.threads_per_process)
@@ -67,7 +67,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     status.phase("collecting results")
     parts = mode.gather(part)
     if mode.topology.rank == 0:
-        share_communication(parts)
+        join_timelines(parts)
         write(run_dir, config, plan, mode.topology, collect_environment(), parts, mode.facts(optimizer))
     status.phase("done")
     mode.close()

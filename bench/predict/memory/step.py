@@ -29,7 +29,7 @@ from bench.workload import load_workload, own_code
 LEFT_OUT = {"epochs": 0, "ema": None, "swa": None, "loss_guard": None, "fault": None, "pretrained": None,
             "profile": False, "memory": False, "compile": False, "mistake": "none", "share_gpu": False,
             "gpu_ids": None, "mode": "single", "num_devices": 1, "launcher": "in-process", "cudnn_benchmark": False,
-            "storage_ms": UNSET["storage_ms"],
+            "storage_ms": UNSET["storage_ms"], "memory_gib": None,
             **{name: UNSET[name] for name in KNOBS}}  # fmt: skip
 STEPPING, STEPPED = "optimizer.step", "after optimizer.step"
 
@@ -112,19 +112,12 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
     except (Exception, SystemExit) as error:
         if not (own_code.find_own_module(config) or ":" in (config.model or "")):
             raise
+        why = own_code.why_not_simulated(error)
         raise UserError(
-            f"the memory of MODEL={config.model} cannot be predicted: {reason(error)}. MEMORY=1 measures it in a run"
+            f"the memory of MODEL={config.model} cannot be predicted: {why}. MEMORY=1 measures it in a run"
         ) from error
     finally:
         logger.disabled = before
-
-
-def reason(error: BaseException) -> str:
-    from torch._subclasses import fake_tensor
-
-    if isinstance(error, fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException):
-        return f"its step depends on the values in its tensors: {own_code.error_line(error)}"
-    return own_code.error_line(error)
 
 
 @functools.lru_cache(maxsize=64)  # modes share their steps

@@ -1,4 +1,4 @@
-"""Figures of a forecast: efficiency over devices, the timeline of one step, and the map in winner.py.
+"""Figures of a forecast: efficiency over devices, and the timeline of one step.
 
 Efficiency is throughput over that of as many independent devices. The timeline has the profile's median step on every
 rank, predicted and emulated, so nobody waits for a slower rank.
@@ -12,10 +12,10 @@ from bench.analysis import lanes, style
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.predict.emulation.record import EmulationRecord
-from bench.predict.pictures import winner
 from bench.predict.pictures.points import Asked, Points, by_place, disturbed, how_emulated, span_words
 from bench.predict.step import result
 from bench.predict.step.engines import BACKWARD, ENGINES, FORWARD, OPTIMIZER, REST, WEIGHTS, Step
+from bench.predict.step.fit import Fit
 from bench.predict.step.result import PREDICTED, Forecast
 
 BODY = 3.9  # inches
@@ -23,20 +23,20 @@ FILLED, HOLLOW = "o", "s"  # marks: measured, emulated
 DODGE = 0.1  # of a doubling, between marks at the same number of devices
 ROUNDING_S = 1e-9
 KEY = (
-    "compute: when the device is busy; in the gaps it waits for messages, or for what an engine does itself. comm.: "
-    "number and MiB of a bucket of gradients (ddp, zero1; emulated: from its launch) or of what horovod packs; at the "
-    "end the weights (zero1). gather, scatter: a block's weights from all ranks, its gradients to them (fsdp)."
+    "compute: the device is busy; in the gaps it waits for messages, or for work of the backend. comm.: number and MiB "
+    "of a gradient bucket (ddp, zero1; emulated: from its launch) or of a fused reduction (horovod); at the end of the "
+    "step the weights (zero1). gather: a block's weights from all ranks (fsdp). scatter: its gradients to all ranks."
 )
 
 
-def figures(asked: Asked, found: list[Forecast], points: Points, others: list[winner.Place] = ()) -> dict:
-    """The figures by name; timeline and map are at the largest number of devices. others: more marks for the map."""
+def figures(asked: Asked, found: list[Forecast], points: Points) -> dict:
+    """The figures by name; the timeline is at the largest number of devices. A fit has none: it does not say when in a
+    step a loss is."""
+    efficiency = draw_efficiency(asked, found, points)
+    if asked.fits:
+        return {"forecast-fitted": efficiency}
     most = max(each.ranks for each in found)
-    return {
-        "forecast-efficiency": draw_efficiency(asked, found, points),
-        "forecast-timeline": draw_timeline(asked, most, points),
-        "forecast-winner": winner.draw(asked, most, others),
-    }
+    return {"forecast-efficiency": efficiency, "forecast-timeline": draw_timeline(asked, most, points)}
 
 
 # --- efficiency over devices --------------------------------------------------------------------------------------
@@ -55,6 +55,8 @@ def draw_efficiency(asked: Asked, found: list[Forecast], points: Points):
         lines.setdefault(each.mode, []).append(each)
     for mode, line in lines.items():
         draw_line(axes, mode, line)
+        if fit := asked.fits.get(mode):
+            draw_linear(axes, mode, fit, line[-1].ranks)
     for records, marker in kinds.values():
         draw_points(axes, asked, records, marker)
     drawn = by_place([*points.measured, *points.emulated])
@@ -63,7 +65,7 @@ def draw_efficiency(asked: Asked, found: list[Forecast], points: Points):
     axes.set(ylim=(0, 105), xlabel="devices", ylabel="efficiency, %")
     axes.minorticks_off()
     style.horizontal_grid(axes)
-    style.legend_above(axes, 4, handles_of(found, kinds))
+    style.legend_above(axes, 4, handles_of(found, kinds, bool(asked.fits)))
     return paper.figure
 
 
@@ -71,8 +73,7 @@ def powers_of_two(asked: Asked, found: list[Forecast]) -> list[Forecast]:
     """Forecasts at the missing powers of two: efficiency between two points is not a straight line."""
     there = {(each.mode, each.ranks) for each in found}
     powers = [2**power for power in range(1, max(each.ranks for each in found).bit_length())]
-    return [result.forecast(asked.profile, config, ranks, asked.link) for mode, config in asked.configs.items()
-            for ranks in powers if (mode, ranks) not in there]  # fmt: skip
+    return [asked.forecast(mode, ranks) for mode in asked.configs for ranks in powers if (mode, ranks) not in there]
 
 
 def draw_line(axes, mode: str, found: list[Forecast]) -> None:
@@ -82,6 +83,15 @@ def draw_line(axes, mode: str, found: list[Forecast]) -> None:
     ends = [each.efficiency_ends or (each.efficiency,) * 2 for each in found]
     lows, highs = ([100, *(100 * end[i] for end in ends)] for i in (0, 1))
     axes.fill_between(xs, lows, highs, color=look.colour, alpha=0.25, linewidth=0)
+
+
+def draw_linear(axes, mode: str, fit: Fit, most: int) -> None:
+    """The efficiency of the largest measured point, as linear scaling keeps it."""
+    last = fit.points[-1]
+    efficiency = 100 * fit.alone_s / last.step_s
+    if most > last.ranks:
+        axes.plot([math.log2(last.ranks), math.log2(most)], [efficiency] * 2, linestyle=(0, (1, 1.5)), linewidth=1.2,
+                  color=MODES[mode].look.colour)  # fmt: skip
 
 
 def draw_points(axes, asked: Asked, records: list, marker: str) -> None:
@@ -99,15 +109,18 @@ def draw_points(axes, asked: Asked, records: list, marker: str) -> None:
         axes.plot(x, middle, marker, zorder=3, **look)
 
 
-def handles_of(found: list[Forecast], kinds: dict) -> list:
+def handles_of(found: list[Forecast], kinds: dict, fitted: bool) -> list:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     looks = {each.mode: MODES[each.mode].look for each in found}
     handles = [Line2D([], [], color=look.colour, linestyle=look.line, label=mode) for mode, look in looks.items()]
-    handles.append(Line2D([], [], color=style.GREY, label=PREDICTED))
+    handles.append(Line2D([], [], color=style.GREY, label=f"{PREDICTED}, fitted" if fitted else PREDICTED))
+    if fitted:
+        handles.append(Line2D([], [], color=style.GREY, linestyle=(0, (1, 1.5)), linewidth=1.2,
+                              label="linear scaling"))  # fmt: skip
     if any(each.low_s is not None for each in found):
-        handles.append(Patch(facecolor=style.GREY, alpha=0.35, label="its 95 % interval"))
+        handles.append(Patch(facecolor=style.GREY, alpha=0.35, label="95 % CI of the prediction"))
     for kind, (records, marker) in kinds.items():
         face = style.WHITE if marker == HOLLOW else style.GREY
         if records:
@@ -117,13 +130,16 @@ def handles_of(found: list[Forecast], kinds: dict) -> list:
 
 
 def foot(asked: Asked, points: Points) -> list[str]:
-    lines = ["Efficiency: throughput over that of as many devices that need nothing of each other, by the profile.",
+    lines = ["Efficiency: throughput divided by that of the same number of independent devices (from the profile).",
              *asked.provenance_lines()]  # fmt: skip
-    lines += [f"The {line.removeprefix('the ')}." for line in result.limits(len(asked.profile.factors), asked.link)[:1]]
+    limits = result.limits(len(asked.profile.factors), asked.link, bool(asked.fits))
+    lines.append(f"The {limits[0].removeprefix('the ')}.")
+    if asked.fits:
+        lines.append("Linear scaling: of the largest measured point.")
     if points.measured:
         n = span_words([len(records) for records in by_place(points.measured).values()], "{:g}")
         networks = sorted({record.network or "processes of one machine" for record in points.measured})
-        lines.append(f"Measured: n = {n} rounds, 95 % intervals; {'; '.join(networks)}{disturbed(points.measured)}.")
+        lines.append(f"Measured: n = {n} rounds, bars: 95 % CI; {'; '.join(networks)}{disturbed(points.measured)}.")
     return lines + how_emulated(points.emulated)
 
 
@@ -137,7 +153,7 @@ def draw_timeline(asked: Asked, most: int, points: Points):
     ranks = max((record.num_devices for record in with_one), default=most)
     beside = {record.config.mode: record for record in with_one if record.num_devices == ranks}
     panels = [panel_of(config, asked, ranks, beside.get(mode)) for mode, config in asked.configs.items()]
-    unseen = [f"{mode}: the emulation shows no messages of this engine." for mode, record in beside.items()
+    unseen = [f"{mode}: the emulation records no messages of this backend." for mode, record in beside.items()
               if not any(span["lane"] == "communication" for span in record.timeline)]  # fmt: skip
     foot = (KEY, *asked.provenance_lines(), *how_emulated(list(beside.values())), *unseen)
     what = "predicted, emulated (rank 0)" if beside else "predicted"

@@ -1,6 +1,8 @@
 """The records that belong to a forecast: measured or emulated, of the same work, on the same devices, over the same
 link; and the reason why another record is left out."""
 
+import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,12 +18,13 @@ from bench.predict.emulation import record as emulations
 from bench.predict.emulation.record import EmulationRecord
 from bench.predict.step import result
 from bench.predict.step.engines import CYCLE_MS
+from bench.predict.step.fit import Fit, Point
 from bench.predict.step.link import Link
 from bench.predict.step.profile import SAME_STEP, Profile
 from bench.record import packed
 from bench.record.describe import of_environment, used_gpus
 from bench.record.disturbance import disturbances_of
-from bench.record.read import find_runs
+from bench.record.read import find_runs, load
 from bench.record.view import Record
 
 FASTER = 1.05  # efficiency that no exchange can reach
@@ -31,12 +34,30 @@ DEFAULTS = {"cycle_time_ms": CYCLE_MS}  # of options whose default is the backen
 
 @dataclass(frozen=True)
 class Asked:
-    """The inputs of a forecast. record: that of one device. configs: by mode."""
+    """The inputs of a forecast. record: that of one device. configs: by mode. fits: of the modes with measured
+    points."""
 
     record: Record
     profile: Profile
     link: Link
     configs: dict[str, RunConfig]
+    fits: dict[str, Fit] = field(default_factory=dict)
+
+    def forecast(self, mode: str, ranks: int) -> result.Forecast:
+        return result.forecast(self.profile, self.configs[mode], ranks, self.link, self.fits.get(mode))
+
+    def fitted(self, measured: list[Record]) -> "Asked":
+        """The same for the modes that were measured, fitted to them."""
+        points = {}
+        for (mode, ranks), same in by_place(measured).items():
+            alone = Point(1, (self.profile.mean_step_s,))
+            points.setdefault(mode, [alone]).append(Point(ranks, tuple(map(self.step_s, same))))
+        fits = {mode: Fit(self.profile, config, self.link, points[mode])
+                for mode, config in self.configs.items() if mode in points}  # fmt: skip
+        return dataclasses.replace(self, configs={mode: self.configs[mode] for mode in fits}, fits=fits)
+
+    def step_s(self, record: Record) -> float:
+        return record.num_devices * self.profile.units / record.throughput
 
     def provenance_lines(self) -> list[str]:
         given = [
@@ -61,15 +82,19 @@ class Points:
     emulated: list[EmulationRecord] = field(default_factory=list)
     left_out: Counter = field(default_factory=Counter)
 
+    def with_others(self, others: "Points") -> "Points":
+        return Points(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(others).values(), strict=True)))
+
     def notes(self) -> list[str]:
         return [f"left out: {count} record{'' if count == 1 else 's'}: {why}" for why, count in self.left_out.items()]
 
 
-def find(folders: list[str], asked: Asked) -> Points:
+def find(folders: list[str], asked: Asked, option: str = "POINTS") -> Points:
     found = Points()
     for folder in folders:
         place = Path(folder).expanduser()
-        runs = [record for record in find_runs(place) if record.ok and record.num_devices > 1]
+        runs = [load(place)] if packed.holds_file(place) else find_runs(place)
+        runs = [record for record in runs if record.ok and record.num_devices > 1]
         for record in [*runs, *map(emulations.load, packed.find_files(place, emulations.NAME))]:
             if record.config.mode not in asked.configs:
                 continue
@@ -79,7 +104,7 @@ def find(folders: list[str], asked: Asked) -> Points:
                 (found.emulated if isinstance(record, EmulationRecord) else found.measured).append(record)
     if not found.measured and not found.emulated:
         said = "; ".join(found.notes()) or "there is no run on several devices and no emulation of these modes"
-        raise UserError(f"POINTS={','.join(folders)} contains no records that belong to this forecast: {said}")
+        raise UserError(f"{option}={','.join(folders)} contains no records that belong to this forecast: {said}")
     return found
 
 
@@ -106,8 +131,12 @@ def of_run(record: Record, asked: Asked) -> Iterator[str]:
     rate = limit_of(record.network)
     if rate is not None or LABEL.fullmatch(record.network or ""):
         yield other_rate(rate, asked.link)
-    elif not (record.on_gpu or record.several_machines or asked.link.rate_mbit is None):
+    elif not (record.on_gpu or record.several_machines or asked.link.rate_mbit is None
+              or (asked.link.inside and record.num_devices <= asked.link.per_node)):  # fmt: skip
         yield "processes of one machine, without a link"
+    each = math.ceil(record.num_devices / max(1, len(record.nodes)))
+    if asked.link.inside and each != min(record.num_devices, asked.link.per_node):
+        yield f"{each} devices per node, but PER_NODE={asked.link.per_node}"
     if (efficiency := asked.efficiency(record)) > FASTER:
         yield f"{100 * efficiency:.0f} % efficiency, so the profile's device was slower: profile again next to the runs"
 

@@ -178,14 +178,24 @@ def all_reduce_s(nbytes: float, ranks: int, link: Link) -> float:
 
 
 def gather_s(nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds of an all-gather. A measured beta contains the idle time of an all-reduce; half of it is replaced by the
+    """Seconds of an all-gather. A beta measured by an all-reduce contains its idle time; half of it is replaced by the
     gather's own, whose pieces are larger."""
+    link = link.gather or link
     ring = link.of_ring(ranks)
     seconds = formulas.ring_gather_s(nbytes, ranks, ring.alpha_s, ring.beta_s)
     if link.carrier != "gloo":
         return seconds
     measured = formulas.gloo_idle_s(nbytes, ranks, ring.beta_s, PIECE) / 2 if link.idle_in_beta else 0.0
     return seconds - measured + formulas.gloo_idle_s(nbytes, ranks, ring.beta_s)
+
+
+def scatter_s(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds of a reduce-scatter. With Gloo torch does it by an all-reduce (``reduce_scatter_tensor_coalesced`` of
+    torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
+    if link.carrier == "gloo":
+        return all_reduce_s(nbytes, ranks, link.scatter or link)
+    ring = (link.scatter or link).of_ring(ranks)
+    return formulas.ring_gather_s(nbytes, ranks, ring.alpha_s, ring.beta_s)
 
 
 def idle_s(nbytes: float, ranks: int, link: Link) -> float:
@@ -344,10 +354,8 @@ class Line:
         self.now = max(self.now, self.there[block])
 
     def scatter(self, block: str, nbytes: int) -> None:
-        """Send a block's gradients. With Gloo torch does it by an all-reduce (``reduce_scatter_tensor_coalesced`` of
-        torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
-        seconds = all_reduce_s if self.link.carrier == "gloo" else gather_s
-        end = self.collective(f"scatter {block}", nbytes, seconds(nbytes, self.ranks, self.link))
+        """Send a block's gradients."""
+        end = self.collective(f"scatter {block}", nbytes, scatter_s(nbytes, self.ranks, self.link))
         if not self.ahead:
             self.now = end
 

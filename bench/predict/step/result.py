@@ -13,20 +13,22 @@ from bench.analysis import stats, style
 from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
 from bench.predict.step.engines import BUFFERS, COMPUTED, ENGINES, GATHERED, GRADIENTS, WEIGHTS, Step
+from bench.predict.step.fit import Fit
 from bench.predict.step.link import Link
 from bench.predict.step.profile import Profile
 
 PREDICTED = "predicted"
 SLOWEST = "waiting for the slowest rank"
-TERMS = (*COMPUTED, BUFFERS, GATHERED, GRADIENTS, WEIGHTS, SLOWEST)
+FITTED = "loss fitted to measured points"
+TERMS = (*COMPUTED, BUFFERS, GATHERED, GRADIENTS, WEIGHTS, SLOWEST, FITTED)
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Forecast:
     """step_s: the mean step; low_s, high_s: with the profile's mean step and the link at the ends of their intervals,
-    None where neither has one. terms: of the step. alone_s: one device's mean step; spread: half of its interval over
-    it."""
+    None where neither has one. With a fit: its median and interval. terms: of the step. alone_s: one device's mean
+    step; spread: half of its interval over it."""
 
     config: RunConfig
     ranks: int
@@ -60,10 +62,11 @@ class Forecast:
 
     @property
     def exposed_s(self) -> float:
-        return sum(seconds for name, seconds in self.terms.items() if name not in (*COMPUTED, SLOWEST))
+        return sum(seconds for name, seconds in self.terms.items() if name not in (*COMPUTED, SLOWEST, FITTED))
 
 
-def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Forecast:
+def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link, fit: Fit | None = None) -> Forecast:
+    """fit: of this profile and link to measured points of the mode; not on one device."""
     steps = steps_of(profile, config, ranks, link)
     usual = {name: statistics.fmean(step.terms.get(name, 0.0) for step in steps) for name in TERMS}
     alone = sum(usual.values())
@@ -72,6 +75,9 @@ def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> For
     low, high = ends(profile, config, ranks, link, width)
     waited = step_s - alone if step_s - alone > 1e-9 * step_s else 0.0  # otherwise rounding
     terms = {name: seconds for name, seconds in usual.items() if seconds} | {SLOWEST: waited}
+    if fit and ranks > 1:
+        low, fitted_s, high = fit.step(config, ranks)
+        terms[FITTED], step_s, width = fitted_s - step_s, fitted_s, 0.0
     return Forecast(config, ranks, step_s, low, high, terms, profile.units, profile.mean_step_s, width)
 
 
@@ -157,10 +163,15 @@ def provenance_lines(profile: Profile, link: Link) -> list[str]:
     ]
 
 
-def limits(steps: int, link: Link) -> list[str]:
+def limits(steps: int, link: Link, fitted: bool = False) -> list[str]:
     """Limitations. steps: number of the profile's timed steps."""
+    own = f"each node of {link.per_node} devices" if link.inside else "each device"
+    assumed = f"each device is assumed to have its own cores, and {own} its own link to all others"
+    if fitted:
+        return ["the interval holds 95 % of all combinations of the fitted values, with the noise of one more "
+                "measurement: tutorials/manual/forecast_validation.md compares it with published tables",
+                assumed]  # fmt: skip
     known = ["the profile's mean step"] * (steps > 1) + ["the measured link"] * (None not in link.beta_ends)
     interval = f"the interval covers only {' and '.join(known)}" if known else "no interval: nothing was measured"
     model = "no interval includes the error of the model; tutorials/manual/forecast.md compares it with emulation"
-    own = f"each node of {link.per_node} devices" if link.inside else "each device"
-    return [interval, model, f"each device is assumed to have its own cores, and {own} its own link to all others"]
+    return [interval, model, assumed]

@@ -1,4 +1,5 @@
-"""Do all modes learn the same? The metric after a whole training, paired by seed: a round has one seed for all.
+"""Do all modes reach the same accuracy? The metric after a complete training, paired by seed: a round has one
+seed for all.
 
 The last epoch counts, not the best one, which would be chosen after the fact. Throughput is not compared, because these
 runs validate and warm up differently from those of `bench compare`.

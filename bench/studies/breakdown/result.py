@@ -1,4 +1,4 @@
-"""Where the step goes: each program's step, its phases, the communication that is not hidden, and a step's timeline.
+"""Step breakdown: each program's step, its phases, the communication that is not hidden, and a step's timeline.
 
 Exposed communication is a mode's step time minus that of the same run without any exchange (``no_sync``), paired by
 round. It includes DDP's broadcast of buffers and, on a CPU, the cores that communication takes from computation.

@@ -2,7 +2,7 @@
 
 import statistics
 
-from bench.analysis import memory_figure, ratio_figure, style
+from bench.analysis import memory_figure, power_figure, ratio_figure, style
 from bench.analysis.certificate import NOTHING_VARIES
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import CHOSEN, Suite
@@ -84,5 +84,6 @@ FIGURES = {
         "throughput": draw_throughput,
         "memory": memory_figure.draw,
         "memory-over-time": memory_figure.draw_over_time,
+        "power": power_figure.draw_suite,
     }
 }

@@ -67,6 +67,7 @@ RULES = Rules(
         "precision": (STUDIED, options("precision")),
         "memory format": (STUDIED, options("channels_last")),
         "compiler": (STUDIED, options("compile", "compile_mode")),
+        "activation checkpointing": (STUDIED, options("activation_checkpointing")),
         "optimizer": (STUDIED, options("fused")),
     },
     options=("precision", "fused"),

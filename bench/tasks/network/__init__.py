@@ -1,1 +1,1 @@
-"""`bench network`: latency, bandwidth and all-reduce between the ranks, without training."""
+"""`bench network`: messages and collectives between the ranks, and matrix products, without training."""

@@ -1,4 +1,4 @@
-"""One rank of `bench network`: it joins as in training, and sends messages instead.
+"""One rank of `bench network`: it joins as in training, and sends messages instead. Then it multiplies matrices.
 
 Every size of an operation runs twice before the rounds: this checks the result, warms up and shows how long a round
 takes. Sizes whose rounds do not fit into the time left are skipped, with all larger ones. Each round has every size
@@ -33,33 +33,64 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
 
     torch.set_num_threads(config.threads_per_process)
     mode, plan = load_mode(config.mode)(config), read_plan(config.label.probe)
-    topology, load, wanted = mode.topology, Load(), operations_of(mode)
+    topology, load, (wanted, unsupported) = mode.topology, Load(), supported(operations_of(mode), mode)
     share = dataclasses.replace(plan, budget_s=plan.budget_s / len(wanted))
     operations = [measure(operation, mode, share, status) for operation in wanted]
-    status.phase("collecting results")
     part = {"seconds": [operation.pop("seconds") for operation in operations], "load": load.stop(), "devices": [{}]}
+    multiplies = plan.backend != "horovod" and not config.share_gpu  # once, and only if each rank has its device
+    part["products"] = multiply(mode, status) if multiplies else {}
+    status.phase("collecting results")
     parts = mode.gather(part | {"node": machine_of(mode)})
     if topology.rank == 0:
-        write(run_dir, config, plan, topology, collect_environment(), operations, parts)
+        write(run_dir, config, plan, topology, collect_environment(), operations, unsupported, parts)
     status.phase("done")
     mode.close()
 
 
 @dataclass
 class Operation:
-    """ranks: those that take part; the others wait at the barriers. once: does it with a tensor. expected: the value of
-    every element afterwards, when each rank starts with its rank + 1."""
+    """ranks: those that take part; the others wait at the barriers. once: does it with a tensor. parts: equal ones into
+    which a tensor must divide. expected: the value of each part's elements afterwards, when each rank starts with its
+    rank + 1; None if it is not defined."""
 
     name: str
     ranks: list[int]
     once: Callable
-    expected: float
+    expected: list[float | None]
+    parts: int = 1
+
+    def elements(self, nbytes: int) -> int:
+        """Of a tensor of that many bytes, rounded up to whole parts."""
+        return math.ceil(nbytes / (ELEMENT * self.parts)) * self.parts
 
 
 def operations_of(mode) -> list[Operation]:
-    ranks = list(range(mode.topology.world_size))
-    kinds = {"ping_pong": ([0, ranks[-1]], 1.0), "all_reduce": (ranks, float(sum(rank + 1 for rank in ranks)))}
-    return [Operation(name, kinds[name][0], once, kinds[name][1]) for name, once in mode.exchanges().items()]
+    n, own = mode.topology.world_size, mode.topology.rank
+    ranks, numbers = list(range(n)), [rank + 1.0 for rank in range(n)]
+    kinds = {
+        "ping_pong": ([0, n - 1], [1.0]),
+        "all_reduce": (ranks, [sum(numbers)]),
+        "all_gather": (ranks, numbers),
+        "reduce_scatter": (ranks, [sum(numbers) if rank == own else None for rank in ranks]),
+    }
+    found = mode.exchanges().items()
+    return [Operation(name, kinds[name][0], once, kinds[name][1], len(kinds[name][1])) for name, once in found]
+
+
+def supported(operations: list[Operation], mode) -> tuple[list[Operation], dict[str, str]]:
+    """The operations that the backend has, and why it has no other; it refuses one before anything is sent."""
+    import torch
+
+    found, unsupported = [], {}
+    for operation in operations:
+        try:
+            operation.once(torch.zeros(operation.parts, device=mode.topology.device))
+            found.append(operation)
+        except (RuntimeError, NotImplementedError) as error:
+            if "support" not in str(error):
+                raise
+            unsupported[operation.name] = str(error).splitlines()[0][:200]
+    return found, unsupported
 
 
 def measure(operation: Operation, mode, plan: Plan, status: StatusWriter) -> dict:
@@ -72,12 +103,12 @@ def measure(operation: Operation, mode, plan: Plan, status: StatusWriter) -> dic
 
     blocks, left_out = first_pass(operation, mode, plan, block)
     found = {size: [] for size in blocks}
-    buffer = torch.zeros(max(found) // ELEMENT, device=mode.topology.device)  # sums of zeros stay zeros
+    buffer = torch.zeros(operation.elements(max(found)), device=mode.topology.device)  # sums of zeros stay zeros
     status.total(plan.rounds * len(found))
     for number in range(plan.rounds):
         for place, (size, times) in enumerate(blocks.items()):
             status.step(number * len(found) + place)
-            found[size].append(block(buffer[: size // ELEMENT], times))
+            found[size].append(block(buffer[: operation.elements(size)], times))
     return {
         "name": operation.name,
         "ranks": operation.ranks,
@@ -115,7 +146,7 @@ def first_pass(operation: Operation, mode, plan: Plan, block: Callable) -> tuple
         if blocks and spent + 2 * expected + plan.rounds * (round_s + max(expected, BLOCK_S)) > plan.budget_s:
             left = [larger for larger in plan.sizes if larger >= size]
             return blocks, [{"bytes": nbytes, "expected_s": slowest * nbytes / before} for nbytes in left]
-        tensor = torch.full((size // ELEMENT,), mode.topology.rank + 1.0, device=mode.topology.device)
+        tensor = torch.full((operation.elements(size),), mode.topology.rank + 1.0, device=mode.topology.device)
         block(tensor, 1)
         check(operation, tensor, mode.topology.rank)
         tensor.zero_()
@@ -126,7 +157,52 @@ def first_pass(operation: Operation, mode, plan: Plan, block: Callable) -> tuple
 
 
 def check(operation: Operation, tensor, rank: int) -> None:
-    if rank in operation.ranks and not bool((tensor == operation.expected).all()):
-        raise RuntimeError(
-            f"{operation.name} of {tensor.nbytes} bytes gave {tensor.flatten()[0]:g} and not {operation.expected:g}"
-        )
+    if rank not in operation.ranks:
+        return
+    for part, expected in zip(tensor.chunk(operation.parts), operation.expected, strict=True):
+        if expected is not None and not bool((part == expected).all()):
+            raise RuntimeError(f"{operation.name} of {tensor.nbytes} bytes gave {part[0]:g} and not {expected:g}")
+
+
+# --- matrix products --------------------------------------------------------------------------------------------------
+
+MATRICES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}  # n of n x n
+PRODUCT_S = 0.25  # for one size; a larger one that would take longer is left out
+FEWEST = 3  # products of a size
+
+
+def multiply(mode, status: StatusWriter) -> dict[tuple[str, int], float]:
+    """(precision, n) -> seconds of the fastest product of two n x n matrices, while all ranks compute."""
+    import torch
+
+    device, found = mode.topology.device, {}
+    kinds = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    for precision, dtype in kinds.items():
+        if precision == "tf32" and device.type != "cuda":
+            continue
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        mode.barrier()
+        seconds = 0.0
+        for n in MATRICES[device.type]:
+            status.phase("running")
+            if 8 * seconds > PRODUCT_S:
+                break
+            try:
+                seconds = fastest_product(torch.randn(n, n, device=device).to(dtype))
+            except RuntimeError:  # too little memory, or a precision that this device does not have
+                break
+            found[precision, n] = seconds
+    return found
+
+
+def fastest_product(matrix) -> float:
+    import torch
+
+    times, out, began = [], torch.empty_like(matrix), time.perf_counter()
+    while len(times) < FEWEST or time.perf_counter() - began < PRODUCT_S:
+        start = time.perf_counter()
+        torch.mm(matrix, matrix, out=out)
+        if matrix.is_cuda:
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times)

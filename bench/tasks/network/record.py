@@ -26,6 +26,8 @@ PROVENANCE = {
     "seconds": "monotonic clock of each rank around a block of operations in a row, after a barrier, over their "
     "number, on GPUs until the device is done; a round's time is that of its slowest rank",
     "ping_pong": "rank 0's clock, there and back; a message one way takes half of it",
+    "products": "monotonic clock around one product of two matrices in torch, on GPUs until the device is done; the "
+    "shortest of several; all ranks compute at the same time",
     "warm-up": "two operations of each size before the rounds, which are not counted; the first one is checked",
     "load": "the operating system's counters, from before the first message to after the last",
 }
@@ -56,13 +58,19 @@ BACKENDS = {backend.name: backend for backend in (
 
 
 def write(
-    run_dir: Path, config: RunConfig, plan: Plan, topology, environment: dict, operations: list[dict], parts: list[dict]
-) -> None:
+    run_dir: Path, config: RunConfig, plan: Plan, topology, environment: dict, operations: list[dict],
+    unsupported: dict[str, str], parts: list[dict],
+) -> None:  # fmt: skip
     """Rank 0 writes the record. operations: from ``rank.measure``, without the seconds. parts: of each rank its seconds
-    by operation, size and round, its load and its node. Raises BadRecord, OSError."""
+    by operation, size and round, its matrix products, its load and its node. Raises BadRecord, OSError."""
     nodes = nodes_of(parts)
+    products = [
+        {"precision": precision, "n": n, "seconds": [part["products"][precision, n] for part in parts]}
+        for precision, n in parts[0]["products"]
+        if all((precision, n) in part["products"] for part in parts)
+    ]
     for number, operation in enumerate(operations):
-        timed = operation["ranks"] if operation["name"] == "all_reduce" else operation["ranks"][:1]
+        timed = operation["ranks"] if operation["name"] != "ping_pong" else operation["ranks"][:1]
         for place, size in enumerate(operation["sizes"]):
             size["seconds"] = [parts[rank]["seconds"][number][place] for rank in timed]
     head = frame(run_dir, config, "ok")
@@ -78,6 +86,8 @@ def write(
         "environment": environment,
         "nodes": nodes,
         "operations": operations,
+        **({"unsupported": unsupported} if unsupported else {}),
+        **({"products": products} if products else {}),
         "load": [part["load"] for part in parts],
         "provenance": PROVENANCE,
     }  # fmt: skip
@@ -142,6 +152,15 @@ class NetworkRecord(Record):
         return found
 
 
+def peaks(record: NetworkRecord) -> dict[str, dict[int, list[float]]]:
+    """Precision -> n -> FLOP/s of each rank's device, of its fastest product."""
+    found = {}
+    for product in record.form.products or []:
+        rates = [formulas.matmul_flops_per_s(product["n"], seconds) for seconds in product["seconds"]]
+        found.setdefault(product["precision"], {})[product["n"]] = rates
+    return found
+
+
 def load(path: Path) -> NetworkRecord:
     """Raises BadRecord for a file that is truncated, edited or of another version."""
     path = Path(path)
@@ -164,7 +183,7 @@ def check_times(run, where) -> None:
         sizes = [size["bytes"] for size in operation["sizes"]]
         if sizes != sorted(set(sizes)) or not set(operation["ranks"]) <= set(ranks):
             raise BadRecord(f"{where}: not a valid record: operations: sizes or ranks are not in order")
-        timed = len(operation["ranks"]) if operation["name"] == "all_reduce" else 1
+        timed = len(operation["ranks"]) if operation["name"] != "ping_pong" else 1
         for size in operation["sizes"]:
             if len(size["seconds"]) != timed or {len(column) for column in size["seconds"]} != {rounds}:
                 raise BadRecord(f"{where}: not a valid record: operations: seconds are not one of each rank and round")

@@ -12,13 +12,16 @@ from bench.config.options import FIELDS
 from bench.record.describe import machine_line, stand_in, where
 from bench.record.disturbance import disturbances_of, in_words
 from bench.tasks.network.plan import as_flag, in_bytes
-from bench.tasks.network.record import BACKENDS, NetworkRecord, Operation, Times
+from bench.tasks.network.record import BACKENDS, NetworkRecord, Operation, Times, peaks
 
 CONFIDENCE = 0.95
 MIN_SIZES = 3
 BENT = 0.25  # relative error above which a line does not describe the times
-WORDS = {"ping_pong": "point to point", "all_reduce": "all-reduce"}
+WORDS = {"ping_pong": "point to point", "all_reduce": "all-reduce", "all_gather": "all-gather",
+         "reduce_scatter": "reduce-scatter"}  # fmt: skip
 SHOWN = ("device", "share_gpu", "hosts", "iface", "launcher", "dist_url", "threads", "timeout")  # options in `repeat`
+STYLES = {"ping_pong": ("o", ":"), "all_gather": ("s", "--"), "reduce_scatter": ("v", "-.")}  # marker and line
+BESIDE = 1.1  # distance between the marks of two operations
 PANEL = 2.6  # inches
 TITLE = "Messages: time and bandwidth over size"
 
@@ -45,8 +48,14 @@ class Series:
         return f"{self.record.name}, {WORDS[self.operation.name]}"
 
     @property
-    def reduces(self) -> bool:
-        return self.operation.name == "all_reduce"
+    def of_all(self) -> bool:
+        """Whether all ranks take part, in a ring."""
+        return self.operation.name != "ping_pong"
+
+    @property
+    def halves(self) -> int:
+        """2 for half of an all-reduce: an all-gather or a reduce-scatter."""
+        return 2 if self.operation.name in ("all_gather", "reduce_scatter") else 1
 
     @property
     def ranks(self) -> int:
@@ -64,9 +73,7 @@ class Series:
 
     def bus_bandwidth(self, nbytes: int, seconds: float) -> float:
         """Bytes per second over a link; point to point it equals the algorithm bandwidth."""
-        if self.reduces:
-            return formulas.bus_bandwidth(nbytes, seconds, self.ranks)
-        return formulas.algorithm_bandwidth(nbytes, seconds)
+        return formulas.bus_bandwidth(nbytes, seconds, self.ranks, self.operation.name)
 
     @cached_property
     def fit(self) -> Fit | None:
@@ -81,8 +88,8 @@ class Series:
         middles = [self.seconds(times)[0] for times in self.operation.times]
         rounds = zip(*(times.seconds for times in self.operation.times), strict=True)
         lines = [formulas.fit_line(sizes, list(times), middles) for times in rounds]
-        if self.reduces:  # those of the links of a ring
-            lines = [formulas.ring_alpha_beta(*line, self.ranks) for line in lines]
+        if self.of_all:  # those of the links of a ring
+            lines = [formulas.ring_alpha_beta(*(self.halves * x for x in line), self.ranks) for line in lines]
         alpha, beta = (formulas.median_interval([line[i] for line in lines], CONFIDENCE) for i in (0, 1))
         off = [self.modelled(size, alpha[0], beta[0]) / middle - 1 for size, middle in zip(sizes, middles, strict=True)]
         worst = max(range(len(off)), key=lambda i: abs(off[i]))
@@ -90,8 +97,8 @@ class Series:
 
     def modelled(self, nbytes: float, alpha_s: float, beta_s: float) -> float:
         """Seconds by the alpha-beta model."""
-        if self.reduces:
-            return formulas.ring_all_reduce_s(nbytes, self.ranks, alpha_s, beta_s)
+        if self.of_all:
+            return formulas.ring_all_reduce_s(nbytes, self.ranks, alpha_s, beta_s) / self.halves
         return alpha_s + beta_s * nbytes
 
 
@@ -112,14 +119,30 @@ def answer(records: list[NetworkRecord]) -> list[str]:
             sizes = ", ".join(in_bytes(nbytes) for nbytes, _ in left)
             lines.append(f"{series.title}: no time for {sizes} (one of the first would take {left[0][1]:.3g} s): "
                          "give a larger MAX_MINUTES")  # fmt: skip
-    return lines
+    for record in records:
+        lines += [f"{record.name}, {WORDS[name]}: not supported by this torch ({why})"
+                  for name, why in (record.form.unsupported or {}).items()]  # fmt: skip
+    return lines + [peak_line(record) for record in records if record.form.products]
+
+
+def peak_line(record: NetworkRecord) -> str:
+    found = ", ".join(
+        f"{precision} {three(1e-12 * min(rates))}" for precision, (_, rates) in best_products(record).items()
+    )
+    slowest = f", the slowest of {record.world_size}" if record.world_size > 1 else ""
+    return f"matrix products, TFLOP/s per device{slowest}: {found}; for MFU give it as PEAK_TFLOPS"
+
+
+def best_products(record: NetworkRecord) -> dict[str, tuple[int, list[float]]]:
+    """Precision -> (n, FLOP/s of each rank's device), of the size at which the slowest device is fastest."""
+    return {precision: max(sizes.items(), key=lambda size: min(size[1])) for precision, sizes in peaks(record).items()}
 
 
 def speed_line(series: Series) -> str:
     first, last = series.operation.times[0], series.operation.times[-1]
     time, size = with_span(series.seconds(first), 1e6), in_bytes(first.nbytes)
     bandwidth = f"{with_span(series.bandwidths(last)[1], 1e-9)} GB/s with {in_bytes(last.nbytes)}"
-    if series.reduces:
+    if series.of_all:
         return f"{series.title} of {series.ranks} ranks: {time} µs for {size}; bus bandwidth {bandwidth}"
     a, b = series.operation.ranks
     return f"{series.title}, rank {a} to rank {b}: latency {time} µs, half a round trip of {size}; {bandwidth}"
@@ -154,7 +177,7 @@ def sizes_grid(series: Series) -> Grid:
             in_bytes(times.nbytes), str(times.in_a_row), str(len(times.seconds)), with_span(series.seconds(times), 1e3),
             *(with_span(bandwidth, 1e-9) for bandwidth in series.bandwidths(times)),
         ])  # fmt: skip
-    if not series.reduces:  # both bandwidths are equal
+    if not series.of_all:  # both bandwidths are equal
         head, rows = head[:-1], [row[:-1] for row in rows]
     return Grid(head, rows, f"{series.title}; median over rounds")
 
@@ -170,11 +193,22 @@ def fits_grid(records: list[NetworkRecord]) -> Grid:
             three(1e-9 / fit.beta[0]) if fit.beta[0] > 0 else "", f"{100 * abs(fit.off):.0f} %",
         ])  # fmt: skip
     return Grid(head, rows, "Time of a message: alpha + beta × bytes; of an all-reduce of n ranks: 2 (n − 1) alpha + "
-                "2 (n − 1) / n × beta × bytes")  # fmt: skip
+                "2 (n − 1) / n × beta × bytes; of an all-gather or reduce-scatter: half of that")  # fmt: skip
+
+
+def products_grid(record: NetworkRecord) -> Grid:
+    head = [("precision", False), ("n", True), ("TFLOP/s per device,\nslowest to fastest", True)]
+    rows = [
+        [precision, str(n), " to ".join(dict.fromkeys(three(1e-12 * rate) for rate in (min(rates), max(rates))))]
+        for precision, sizes in peaks(record).items()
+        for n, rates in sizes.items()
+    ]
+    return Grid(head, rows, "Product of two n × n matrices in torch, while all ranks compute")
 
 
 def grids(records: list[NetworkRecord]) -> list[Grid]:
-    return [*map(sizes_grid, series_of(records)), fits_grid(records)]
+    products = [products_grid(record) for record in records if record.form.products]
+    return [*map(sizes_grid, series_of(records)), fits_grid(records), *products]
 
 
 # --- provenance ---------------------------------------------------------------------------------------------------
@@ -230,7 +264,7 @@ def figures(records: list[NetworkRecord]) -> dict:
 def draw(records: list[NetworkRecord]):
     found = series_of(records)
     foot = [
-        "Mark: median over rounds. Bar: its exact 95 % CI. Line: the fitted alpha and beta.",
+        "Mark: median over rounds, drawn beside its size. Bar: its exact 95 % CI. Line: the fitted alpha and beta.",
         *disturbed(records),
         *provenance_lines(records)[1:],
     ]
@@ -240,7 +274,7 @@ def draw(records: list[NetworkRecord]):
         draw_series(above, series, lambda series, nbytes, seconds: 1e3 * seconds, legend_of(series))
         draw_series(below, series, lambda series, nbytes, seconds: 1e-9 * series.bus_bandwidth(nbytes, seconds))
     sizes = sorted({times.nbytes for series in found for times in series.operation.times})
-    for axes, label in ((above, "ms"), (below, "GB/s over a link")):
+    for axes, label in ((above, "ms"), (below, "bus bandwidth, GB/s")):
         axes.set(xscale="log", yscale="log", ylabel=label)
         style.horizontal_grid(axes)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -253,22 +287,25 @@ def draw(records: list[NetworkRecord]):
 
 
 def draw_series(axes, series: Series, value, label: str = "") -> None:
-    look, hollow = BACKENDS[series.record.backend].look, not series.reduces
-    face = style.WHITE if hollow else look.colour
+    look = BACKENDS[series.record.backend].look
+    marker, line = STYLES.get(series.operation.name, (look.marker, look.line))
+    face = look.colour if series.of_all else style.WHITE
+    beside = BESIDE ** (list(WORDS).index(series.operation.name) - 1)
     for times in series.operation.times:
         ends = [value(series, times.nbytes, s) for s in series.seconds(times)[1:] if s is not None]
-        axes.plot([times.nbytes] * len(ends), ends, color=look.colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
+        axes.plot(
+            [beside * times.nbytes] * len(ends), ends, color=look.colour, linewidth=3, alpha=0.5, solid_capstyle="butt"
+        )
     marks = [value(series, times.nbytes, series.seconds(times)[0]) for times in series.operation.times]
     sizes = [times.nbytes for times in series.operation.times]
-    axes.plot(sizes, marks, look.marker, color=look.colour, markerfacecolor=face)
-    line = ":" if hollow else look.line
+    axes.plot([beside * size for size in sizes], marks, marker, color=look.colour, markerfacecolor=face)
     if series.fit:
         first, steps = sizes[0], 60
         fine = [first * (sizes[-1] / first) ** (i / steps) for i in range(steps + 1)]
         modelled = [series.modelled(size, series.fit.alpha[0], series.fit.beta[0]) for size in fine]
         drawn = [(size, value(series, size, s)) for size, s in zip(fine, modelled, strict=True) if s > 0]
         axes.plot(*zip(*drawn, strict=True), linestyle=line, color=look.colour, linewidth=1.2)
-    axes.plot([], [], look.marker, linestyle=line, color=look.colour, markerfacecolor=face, label=label or None)
+    axes.plot([], [], marker, linestyle=line, color=look.colour, markerfacecolor=face, label=label or None)
 
 
 def legend_of(series: Series) -> str:

@@ -40,6 +40,10 @@ class Workload(base.Workload):
     def blank(self) -> torch.Tensor:
         return torch.zeros(1, 3, self.config.image_size, self.config.image_size)
 
+    def sample(self, train_set) -> tuple:
+        inputs, targets = self.planned(2)  # photographs need not be decoded
+        return inputs.float(), targets
+
     def planned(self, examples: int) -> tuple:
         dtype = torch.float32 if data_sets.info_of(self.config.data).numbers else torch.uint8
         size = self.config.image_size

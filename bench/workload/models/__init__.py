@@ -13,6 +13,7 @@ from bench.config.rules import GPT
 from bench.errors import UserError
 from bench.workload import own_code
 from bench.workload import weights as files
+from bench.workload.activation_checkpointing import checkpoint_blocks
 from bench.workload.freezing import freeze_parameters, train_mode
 
 
@@ -47,6 +48,8 @@ def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[s
         frozen = freeze_parameters(model, config.freeze, config.train_only)
         named = ", ".join(frozen[:4]) + (f" and {len(frozen) - 4} more" if len(frozen) > 4 else "")
         say(f"{len(frozen)} of {len(list(model.parameters()))} parameters are frozen: {named}")
+    if config.activation_checkpointing:
+        checkpoint_blocks(model, config.model)
     train_mode(model)
     return model
 

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench import formulas
 from bench.config import data_sets
-from bench.config.rules import GPT
 from bench.errors import UserError
 from bench.workload import base
 from bench.workload.loader import training_set
@@ -44,11 +42,7 @@ class Workload(base.Workload):
         return torch.zeros(1, self.config.context, dtype=torch.long)
 
     def facts(self, model: nn.Module) -> dict:
-        found = {"data_sha256": self.sha256} if hasattr(self, "sha256") else {}
-        if self.config.model == GPT:
-            size = self.config.layers, self.config.width, self.config.context
-            found["flops_per_token"] = formulas.gpt_flops_per_token(*size, self.num_outputs)
-        return found
+        return {"data_sha256": self.sha256} if hasattr(self, "sha256") else {}
 
     def planned(self, examples: int) -> tuple:
         return tuple(torch.empty(examples, self.config.context, dtype=torch.long, device="meta") for _ in range(2))

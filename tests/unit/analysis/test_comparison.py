@@ -97,6 +97,14 @@ def test_equal_programs_are_fair():
     assert {f.name for f in result.certificate.inherent} >= {"device set", "images per norm layer"}
 
 
+def test_the_tries_of_a_searched_batch_are_a_fact():
+    name, tries = "tries of BATCH=max", [{"program": "ddp", "batch": 4, "fitted": True, "peak_gib": 0.5}]
+    for program, status in ((None, "equal"), ("ddp", "differs")):
+        assert fact(changed(lambda data: data.update(batch_search=tries), program), name).status == status
+    facts = certify(records_of(suite("compare", compare_programs()))).facts
+    assert name not in [each.name for each in facts]
+
+
 # What was done unfairly -> the line that must name it. Each change is made in the record, not in the config.
 UNFAIR = {
     "loader workers in total": lambda p: p.update(loader_workers=3),
@@ -106,6 +114,7 @@ UNFAIR = {
     "learning rate": lambda p: p["facts"].update(lr=0.4),
     "gradient compression": lambda p: p["facts"].update(compression="fp16"),
     "precision": lambda p: p["facts"].update(autocast="bfloat16"),
+    "activation checkpointing": lambda p: p["facts"].update(recomputed_blocks=8),
     "extra work per step": lambda p: p["facts"].update(step_barrier=True),
     "optimizer": lambda p: p["facts"].update(weight_decay=0.1),
     "norm": lambda p: p["facts"].update(norm="SyncBatchNorm × 20"),

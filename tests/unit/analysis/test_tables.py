@@ -8,6 +8,7 @@ from bench.analysis import tables
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import suites_of
 from bench.cli.actions.run_output import print_run
+from bench.record import describe
 from bench.record.summary import summarise
 from bench.record.view import Record
 from bench.report.page import page
@@ -58,6 +59,42 @@ def test_one_long_step_that_turned_a_ratio_round_is_named_with_both_ratios(ddp):
     assert long.throughput / ddp.throughput == pytest.approx(10 / 19) and [row[-1] for row in grid.rows] == ["1.00"] * 2
 
 
+COUNTED = {"flops_per_example": 24.3e9}
+
+
+def test_tflops_and_mfu_are_shown_as_far_as_they_are_known():
+    def cells(name: str = "Test GPU", facts: dict | None = COUNTED, **options) -> tuple[dict, str]:
+        made = records.record("ddp", throughput=1000.0, num_devices=2, device="cuda", facts=facts, **options)
+        (made,) = records.edited([made], lambda data: [gpu.update(name=name) for gpu in data["environment"]["devices"]])
+        (row,) = (grid := tables.runs_grid([made])).rows
+        head = [name.split()[0] for name, _ in grid.head]
+        shown = {name: cell for name, cell in zip(head, row, strict=True) if name in ("TFLOP/s", "MFU", "HFU")}
+        return shown, printed(made, [])
+
+    unknown, said = cells()
+    assert unknown == {"TFLOP/s": "12.2"} and said.count("MFU") == 1 and "PEAK_TFLOPS" in said and "24.3 GFLOP" in said
+    assert cells(peak_tflops=24.3)[0] == {"TFLOP/s": "12.2", "MFU": "50.0 %"}
+    table, said = cells("NVIDIA H100 80GB HBM3", precision="bf16")
+    assert table == {"TFLOP/s": "12.2", "MFU": "1.2 %"} and "989.5" in said
+    assert cells("NVIDIA H100 80GB HBM3", precision="tf32")[0]["MFU"] == "2.5 %"
+    table, said = cells(facts={}, peak_tflops=24.3)
+    assert table == {} and "FLOP" not in said
+    table, said = cells(facts=COUNTED | {"hardware_flops_per_example": 32.4e9}, peak_tflops=24.3)
+    assert table == {"TFLOP/s": "12.2", "MFU": "50.0 %", "HFU": "66.7 %"} and "32.4" in said
+    gpt = {"device": "cuda", "model": "gpt", "data": "stdlib", "context": 100, "peak_tflops": 1.0}
+    old = records.record("ddp", throughput=10.0, num_devices=2, facts={"flops_per_token": 8e8}, **gpt)
+    assert describe.utilization(old)["tflops"] == pytest.approx(old.throughput / 2 * 8e8 / 1e12)
+
+
+def test_a_comparison_shows_tflops_and_mfu_of_each_program():
+    programs = records.compare_programs(single=100.0, ddp=200.0)
+    found = compare_suite(records.suite("compare", programs, facts=COUNTED, peak_tflops=4.86))
+    for grid in (tables.comparison_grid(found), tables.programs_grid(found.suite, "")):
+        rows = {row[0]: row[-2:] for row in grid.rows}
+        assert [name.split()[0] for name, _ in grid.head][-2:] == ["TFLOP/s", "MFU"]
+        assert rows["single"] == ["2.43", "50.0 %"] == rows["ddp"]
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_table_wider_than_its_place_keeps_every_cell(is_terminal):
     """A narrow terminal, or a file: headings are broken, the words of a cell may be, a number with its interval not."""
@@ -84,6 +121,9 @@ def test_what_was_unfair_comes_first_and_is_flagged():
     assert {row[0] for row in [*unequal.rows, *equal.rows]} == {fact.name for fact in result.certificate.facts}
     rows = {row[0]: row for row in tables.comparison_grid(result).rows}
     assert list(rows) == list(programs) and [name for name, row in rows.items() if "(unfair)" in row[-2]] == ["ddp"]
+    on_gpus = compare_suite(records.suite("compare", programs, rounds=4, device="cuda"))
+    for grid in (tables.comparison_grid(on_gpus), tables.programs_grid(on_gpus.suite, "")):  # their energy was recorded
+        assert "J per" in grid.head[-1][0] and all(float(row[-1]) > 0 for row in grid.rows)
     pairs = tables.pairs_grid(compare_suite(result.suite, all_pairs=False)).rows
     assert [row[0] for row in pairs] == [f"{label} / single" for label in programs if label != "single"]
 

@@ -117,6 +117,8 @@ run --mode dp --bucket-cap-mb 5 | BUCKET_CAP_MB=5.0 MODE=ddp zero1 dp
 run --mode horovod --compression bf16 | MODE=horovod COMPRESSION=bf16
 run --mode=ddp --overlap=0 --compression=fp16 | OVERLAP=0 COMPRESSION=fp16
 run --precision=fp16 --compression=powersgd | COMPRESSION=powersgd PRECISION=bf16
+run --activation-checkpointing=1 --compile=1 | ACTIVATION_CHECKPOINTING COMPILE
+run --gradient-checkpointing=1 | ACTIVATION_CHECKPOINTING
 run --mode=horovod --adasum=1 --gpus=3 --device=cpu | ADASUM=1
 run --mode=horovod --adasum=1 --gpus=2 --clip-norm=1 | ADASUM=1 CLIP_NORM
 run --mode=horovod --adasum=1 --launcher=horovodrun | ADASUM=1 LAUNCHER=mpirun

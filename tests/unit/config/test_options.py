@@ -72,6 +72,7 @@ def test_each_type_is_read_from_text():
         ("inject=barrier,many-writers,kill:0:3", {"step_barrier": True, "mistake": "many-writers", "fault": "kill:0:3",
                                                   "num_devices": 2, "epochs": 1}),
         ("compile=reduce-overhead", {"compile": True, "compile_mode": "reduce-overhead"}),
+        ("profile=torch", {"profile": True, "profile_kept": True}),
         ("gpus=0,1", {"num_devices": 2, "gpu_ids": "0,1"}),
         ("gpus=3,", {"num_devices": 1, "gpu_ids": "3,"}),
         ("gpus=GPU-3f2a,1", {"num_devices": 2, "gpu_ids": "GPU-3f2a,1"}),
@@ -157,7 +158,7 @@ def test_make_command_names_only_what_differs_and_makes_the_same_config_again():
 
 
 def test_every_option_has_a_help_a_section_and_a_name_of_its_own():
-    assert len(OWN) <= 95 and len({flag_of(f) for f in OWN}) == len(OWN)
+    assert len(OWN) <= 101 and len({flag_of(f) for f in OWN}) == len(OWN)
     assert all(f.metadata["help"] for f in OWN)
     assert names(*SECTIONS) == list(FIELDS) and all(section.__doc__ for section in SECTIONS)
     options = {flag_of(f)[2:] for f in FIELDS.values()}

@@ -73,7 +73,7 @@ def test_strong_scaling_by_known_numbers(tmp_path, capsys):
 def test_more_than_linear_is_explained_as_far_as_the_parts_explain_it(tmp_path, capsys, step_s, explained):
     one(tmp_path / "a"), two(tmp_path / "b", step_s=step_s)
     assert diff(tmp_path) == 0
-    assert ("do not explain" in shown(capsys, "100.00 ms")) != explained
+    assert ("does not explain" in shown(capsys, "100.00 ms")) != explained
 
 
 def test_without_a_batch_it_is_steps(tmp_path, capsys):

@@ -57,7 +57,7 @@ def horovod(monkeypatch):
     says ``says``, in another process."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: name == "horovod" or found(name, *_))
-    horovod_status._says.cache_clear()
+    horovod_status.query_horovod.cache_clear()
 
     def install(version: str, says: str = "") -> None:
         monkeypatch.setattr(horovod_status, "installed_version", lambda: version)
@@ -65,7 +65,7 @@ def horovod(monkeypatch):
 
     install(NCCL)
     yield install
-    horovod_status._says.cache_clear()
+    horovod_status.query_horovod.cache_clear()
 
 
 GLOO, NCCL = "0.28.1+torch2.14.1.cu130.gloo.avx", "0.28.1+torch2.14.1.cu130.nccl.avx"

@@ -76,6 +76,8 @@ def test_what_options_change_and_what_they_leave():
     assert head["optimizer state"] == 4 * (512 * 10 + 10) and head["weights"] == full["weights"]
     assert head["activations"] < full["activations"] / 2
     assert 0.5 < half["activations"] / full["activations"] < 0.75  # the autocast's copies of the weights are in it
+    again = parts_of(activation_checkpointing=True)[0]
+    assert sum(again.values()) < sum(full.values()) and again["weights"] == full["weights"]
     twice = parts_of(accumulate=2, per_device_batch=16)[0]
     assert twice["images"] == pytest.approx(2 * full["images"], rel=1e-3)
     assert twice["gradients"] == full["weights"]  # the first pass's are there already

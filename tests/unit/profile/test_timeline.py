@@ -9,8 +9,9 @@ from torch import nn
 from torch.autograd import DeviceType
 
 from bench.profile import timeline as measure
-from bench.profile.horovod_timeline import BEGIN, END, engine_offset, read_engine, share_communication
-from bench.profile.timeline import MARK, StepTimeline
+from bench.profile.clocks import join_timelines
+from bench.profile.horovod_timeline import BEGIN, END, engine_offset, read_engine
+from bench.profile.timeline import BARRIERS, MARK, StepTimeline
 from bench.studies.breakdown.result import hidden_share
 
 CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ def test_a_step_has_phases_and_computation():
         time.sleep(0.05)
 
     result = take(watched, step, lambda: calls.append("barrier"))
-    assert calls == ["step", "barrier", "step"]  # ranks begin the step that is watched together
+    assert calls == ["step", *["barrier"] * BARRIERS, "step"]  # ranks begin the step that is watched together
     assert result["notes"] == [] and result["step"] == 7
     phases = spans_of(result, "phase")
     assert [span["name"] for span in phases] == ["forward", "backward", "idle"]
@@ -72,6 +73,29 @@ def test_a_profiler_that_fails_is_a_note_and_a_step_that_fails_is_raised(monkeyp
     (note,) = result["notes"]
     assert note.endswith("ConnectionError: a peer is gone")
     assert [span["name"] for span in result["spans"]] == ["forward"]
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_on_a_gpu_step_phases_and_communication_are_nested_nvtx_ranges(monkeypatch, on_gpu):
+    seen = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", seen.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: seen.append("end"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    watched = StepTimeline(CPU)
+    watched.on_gpu = on_gpu
+    hook = watched.watch_buckets(lambda state, bucket: torch.futures.Future())
+
+    def step():
+        watched.phase("forward")
+        with watched.span("communication", "buffers", 8):
+            watched.phase("backward")
+        bucket = SimpleNamespace(index=lambda: 0, buffer=lambda: torch.zeros(2))
+        hook(None, bucket).set_result(None)
+
+    watched.record(step, nothing, profiled=False)
+    ranges = ["step", "forward", "communication: buffers", "end", "backward", "end", "communication: bucket 0", "end",
+              "end", "end"]  # fmt: skip
+    assert seen == (ranges if on_gpu else [])
 
 
 # --- DDP's buckets --------------------------------------------------------------------------------------------------
@@ -222,22 +246,26 @@ def test_a_file_of_no_use_or_one_that_is_not_closed_is_a_note(tmp_path, monkeypa
 
 def part(rank: int, spans=(), **clock) -> dict:
     """One rank's sample."""
-    clock = {"host": "a", "origin_s": 100.0, "engine": 99.0} | clock
+    clock = {"host": "a", "origin_s": 100.0, "engine": True, "barriers": [(98.0, 99.0), (99.1, 99.5)]} | clock
     return {"rank": rank, "timeline": {"step": 1, "step_s": 1.0, "spans": list(spans), "notes": [], "clock": clock}}
 
 
 SENT = {"lane": "communication", "name": "fusion 0", "start_s": 0.5, "end_s": 0.75, "bytes": 8}
 
 
-def test_the_other_ranks_get_what_rank_0_saw_unless_they_saw_their_own():
-    """By the clock of one machine, and by the engine's on another."""
-    parts = [part(0, [SENT]), part(1, origin_s=100.25), part(2, host="b", origin_s=7.25, engine=6.0)]
-    share_communication(parts)
-    for each in parts[1:]:
-        assert each["timeline"]["spans"] == [SENT | {"start_s": 0.25, "end_s": 0.5}]
-        assert len(each["timeline"]["notes"]) == 1
-    assert not any("clock" in p["timeline"] for p in parts)
-    parts = [part(0, [SENT], engine=None), part(1, engine=None)]
-    share_communication(parts)
-    assert parts[1]["timeline"] == {"step": 1, "step_s": 1.0, "spans": [], "notes": []}
-    share_communication([{"rank": 0}])  # a run that was not profiled
+def test_timelines_of_all_ranks_are_on_one_clock_and_the_others_get_what_rank_0_saw_of_horovod():
+    """Ranks of a machine share its clock. The clock of host b is 93 s behind, and its barriers allow 92.7 to 93.2."""
+    barriers = [(5.2, 6.1), (6.3, 6.4)]
+    parts = [part(0, [SENT]), part(1, origin_s=100.25), part(2, host="b", origin_s=7.25, barriers=barriers)]
+    join_timelines(parts)
+    found = [each["timeline"] for each in parts]
+    assert [timeline["start_s"] for timeline in found] == [0.0, 0.25, 0.2]
+    assert [timeline["clock_error_s"] for timeline in found] == [0.0, 0.0, 0.25]
+    for timeline in found[1:]:
+        moved = {name: pytest.approx(SENT[name] - timeline["start_s"]) for name in ("start_s", "end_s")}
+        assert timeline["spans"] == [SENT | moved] and len(timeline["notes"]) == 1
+    assert not any("clock" in timeline for timeline in found)
+    parts = [part(0, [SENT], engine=False), part(1, engine=False)]
+    join_timelines(parts)
+    assert parts[1]["timeline"]["spans"] == parts[1]["timeline"]["notes"] == []
+    join_timelines([{"rank": 0}])  # a run that was not profiled

@@ -14,7 +14,7 @@ from bench.report.advice import facts_of
 from bench.studies.breakdown.result import step_ms
 from bench.studies.compare.study import COMPARE
 from bench.studies.registry import study_of
-from tests import profiles, records
+from tests import forecasts, networks, profiles, records
 from tests.validation.pages import manual
 
 
@@ -71,6 +71,20 @@ def test_a_profile_is_used_for_the_workload_and_batch_of_the_suite(tmp_path):
         assert of(compared(), [profile(name, **options)]).profile is None
     alone = of([], [profile("alone")])
     assert list(ways(alone)) == ["single"] and alone.profile and "n = 1" in alone.source
+
+
+def test_runs_on_several_devices_over_a_measured_link_fit_the_forecast(tmp_path):
+    """Only runs of the profile's work count, and of devices that do not share cores."""
+    runs = records.suite_records("compare", records.compare_programs(), model="resnet34") + compared("0002")
+    for run in runs:
+        forecasts.one_thread(run.data)
+    profile = find_records(profiles.record(tmp_path / "one", change=forecasts.one_thread))[0][0]
+    network = networks.record()
+    found = of(runs, [profile], [network])
+    assert {mode: [point.ranks for point in fit.points] for mode, fit in found.fits.items()} == {
+        "ddp": [1, 2], "horovod": [1, 2]}  # fmt: skip
+    assert len(found.fits["ddp"].points[1].steps) == 3  # rounds
+    assert not of(runs, [profile]).fits
 
 
 def test_on_the_reference_machines_the_advice_is_what_compare_finds():

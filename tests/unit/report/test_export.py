@@ -117,3 +117,25 @@ def test_the_command_names_refused_files_and_uses_the_rest(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert str(tmp_path / "t.csv") in out and "bad/record.json" in err and len(pd.read_csv(tmp_path / "t.csv")) == 3
     assert run(str(folder / "bad")) == 2 and "record.json" in capsys.readouterr().err
+
+
+def test_energy_per_example_is_that_of_all_boards_once_and_missing_where_it_is_not_known():
+    two = records.record("ddp", device="cuda", num_devices=2, batch=32)  # 6 steps of 64 examples
+    joules = [300.0, 340.0]
+    uuids = ["GPU-0", "GPU-1"]
+
+    def measured(data: dict) -> None:
+        for part, energy, uuid in zip(data["samples"], joules, uuids, strict=True):
+            part["devices"][0] |= {"energy_j": energy, "uuid": uuid}
+
+    def found() -> float:
+        return frame.runs_frame(records.edited([two], measured)).loc[0, "joules_per_example"]
+
+    assert found() == pytest.approx(640 / (6 * 64))
+    uuids = ["GPU-0", "GPU-0"]  # both ranks read the same board
+    assert found() == pytest.approx(340 / (6 * 64))
+    joules = [300.0, None]
+    assert pd.isna(found())
+    profiled = records.record("ddp", device="cuda", profile=True)
+    trained = records.record("ddp", device="cuda", top1=[0.5], epochs=1)  # its validations take energy, too
+    assert frame.runs_frame([*SUITE[:1], FAILED, profiled, trained])["joules_per_example"].isna().all()

@@ -216,6 +216,16 @@ def test_single_runs_are_side_by_side_and_have_no_verdict():
     assert text.count("<figure") == 1 and len(list(table.iter("tr"))) == 1 + len(runs)
     assert "alexnet" in words(table) and all(record.command in said for record in runs)
     assert "faster" not in said and "95 %" not in said and "make compare" in said  # how to get a verdict
+    assert "J per example" not in said and "SM clock" not in text  # nobody reads the energy of a CPU
+
+
+def test_a_run_on_gpus_shows_their_energy_and_their_power_over_time():
+    run = records.record("ddp", 100.0, device="cuda", batch=32)  # 2 GPUs × 400 W × 5.84 s between the marks, 384 images
+    text = of_suites(others=[records.record("single", num_devices=1, seconds=9), run])
+    grid = next(parsed(text).iter("table"))
+    assert "J per example" in words(grid) and [words(row[-2]) for row in grid.iter("tr")][1:] == ["", "12.2"]
+    (figure,) = [each for each in parsed(text).iter("figure") if "SM clock" in words(each)]
+    assert "Test GPU 80GB, 12.2 J per example" in words(figure) and "power" in words(figure)
 
 
 def test_an_unfair_comparison_is_flagged_before_the_answer(without_pictures):

@@ -52,6 +52,7 @@ def drawn(suites):
     """Study -> name -> picture, laid out: warnings are errors, so a layout that does not fit would show here."""
     found = {study: figures_of(suite) for study, suite in suites.items()}
     found["timeline"] = figures_of(one_suite(records.profiled_records()))
+    found["on GPUs"] = figures_of(records.suite("compare", records.compare_programs(), rounds=3, device="cuda"))
     for figure in (figure for figures in found.values() for figure in figures.values()):
         figure.draw_without_rendering()
     return found

@@ -21,7 +21,7 @@ from bench.report import page
 from bench.tasks.network import record as network_record
 from bench.tasks.network import result
 from bench.tasks.network.plan import SIZES, Plan, as_flag, parse_sizes, read_plan
-from bench.tasks.network.rank import BLOCK_S, MOST_IN_A_ROW, Operation, check, first_pass
+from bench.tasks.network.rank import BLOCK_S, MOST_IN_A_ROW, Operation, check, first_pass, supported
 from bench.tasks.network.record import find
 from bench.tasks.network.result import Series, series_of
 from tests import networks, records
@@ -86,7 +86,7 @@ def test_on_gpus_gloo_is_measured_between_cpus_and_nccl_between_gpus(share, back
 
 LINK = (1e-4, 1e-7)  # of 10 MB/s
 MODE = SimpleNamespace(gather=lambda item: [item], topology=SimpleNamespace(rank=0, device=torch.device("cpu")))
-OPERATION = Operation("all_reduce", [0], None, 1.0)
+OPERATION = Operation("all_reduce", [0], None, [1.0])
 
 
 def passed(budget_s: float, sizes: str = "4KiB-4MiB"):
@@ -117,6 +117,35 @@ def test_a_sum_that_is_none_is_an_error():
     check(OPERATION, torch.zeros(4), 1)  # a rank that takes no part
     with pytest.raises(RuntimeError, match="all_reduce of 16 bytes"):
         check(OPERATION, torch.full((4,), 2.0), 0)
+    gather = Operation("all_gather", [0, 1], None, [1.0, 2.0], parts=2)
+    scatter = Operation("reduce_scatter", [0, 1], None, [None, 3.0], parts=2)  # on rank 1
+    check(gather, torch.tensor([1.0, 1.0, 2.0, 2.0]), 0)
+    check(scatter, torch.tensor([9.0, 9.0, 3.0, 3.0]), 1)
+    for operation in (gather, scatter):
+        with pytest.raises(RuntimeError, match=f"{operation.name} of 16 bytes"):
+            check(operation, torch.tensor([1.0, 1.0, 2.0, 3.0]), 1)
+
+
+def test_a_gathered_tensor_is_rounded_up_to_a_part_for_each_rank():
+    sizes = [Operation("all_gather", [], None, [], parts=3).elements(nbytes) for nbytes in (4, 12, 4096)]
+    assert sizes == [3, 3, 1026] and OPERATION.elements(4096) == 1024
+
+
+def test_an_operation_that_the_backend_does_not_have_is_named_and_another_error_is_none():
+    def refused(why: str):
+        def once(tensor):
+            raise RuntimeError(why)
+
+        return Operation("reduce_scatter", [0], once, [1.0])
+
+    works = Operation("all_reduce", [0], lambda tensor: None, [1.0])
+    why = "ProcessGroupGloo does not support reduce_scatter"
+    assert supported([works, refused(why)], MODE) == ([works], {"reduce_scatter": why})
+    with pytest.raises(RuntimeError, match="connection"):
+        supported([refused("connection closed by peer")], MODE)
+    made = networks.data()
+    said = result.answer([networks.checked(made | {"unsupported": {"reduce_scatter": why}}, Path("made-up"))])
+    assert sum("reduce-scatter" in line and why in line for line in said) == 1
 
 
 # --- The record -------------------------------------------------------------------------------------------------------
@@ -170,11 +199,13 @@ def series(name: str, **made) -> Series:
     return found
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("ping_pong", 2), ("all_reduce", 2), ("all_reduce", 5)])
-def test_alpha_and_beta_of_exact_times_are_those_that_made_them(name, ranks):
+@pytest.mark.parametrize(("name", "ranks", "factor"), [
+    ("ping_pong", 2, 1), ("all_reduce", 2, 1), ("all_reduce", 5, 1), ("all_gather", 5, 2), ("reduce_scatter", 2, 3),
+])  # fmt: skip
+def test_alpha_and_beta_of_exact_times_are_those_that_made_them(name, ranks, factor):
     """Of a message there and back as of a ring: what is fitted are the links, and not the operation."""
-    fit = series(name, ranks=ranks, noise=0.0).fit
-    assert fit.alpha == pytest.approx((ALPHA,) * 3) and fit.beta == pytest.approx((BETA,) * 3)
+    fit = series(name, ranks=ranks, noise=0.0, gathers=True).fit
+    assert fit.alpha == pytest.approx((factor * ALPHA,) * 3) and fit.beta == pytest.approx((factor * BETA,) * 3)
     assert abs(fit.off) < 1e-9
 
 
@@ -204,6 +235,17 @@ def test_bandwidths_are_of_the_median_time_and_turn_its_interval_round():
     assert middle == pytest.approx(times.nbytes / ((seconds[4] + seconds[5]) / 2))
     assert (low, high) == pytest.approx((times.nbytes / seconds[-2], times.nbytes / seconds[1]))
     assert bus == pytest.approx((1.5 * middle, 1.5 * low, 1.5 * high))  # 2 (4 - 1) / 4
+    for name in ("all_gather", "reduce_scatter"):
+        found = series(name, ranks=4, gathers=True)
+        algorithm, bus = found.bandwidths(found.operation.times[-1])
+        assert bus == pytest.approx([0.75 * bandwidth for bandwidth in algorithm])
+
+
+def test_the_peak_of_a_device_is_the_slowest_one_s_at_its_best_size():
+    found = networks.record(gathers=True)
+    assert result.best_products(found)["fp32"] == (1024, pytest.approx([2 * 1024**3 / 1e-3, 2 * 1024**3 / 2e-3]))
+    assert "fp32 1.07" in result.peak_line(found) and "1.07 to 2.15" in printed(*result.grids([found]))
+    assert "matrix products" not in " ".join(result.answer([networks.record()]))  # an older record
 
 
 def test_a_message_one_way_takes_half_of_there_and_back_and_what_is_no_line_is_known():

@@ -21,10 +21,12 @@ from pathlib import Path
 import pytest
 
 from bench.config.options import RunConfig
+from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.process.guard import alive
+from bench.process.heartbeat import Window
 from bench.training import trackers
-from bench.training.trackers import KINDS, open_tracker
+from bench.training.trackers import KINDS, Curves, open_tracker
 from tests.runs import ROOT, wait_for
 
 pytestmark = pytest.mark.slow
@@ -118,6 +120,49 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path, capfd):
     tracker.log(1, {"loss": 1.0})
     tracker.close()
     assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_what_a_tracker_gets_of_a_training(tmp_path):
+    """By the field's names, at the step; of a record its own names, whatever is in its summary."""
+    config = resolve(RunConfig(mode="ddp", num_devices=2, model="gpt", per_device_batch=8), "cpu", 2)
+    tracker = open_tracker("tensorboard", tmp_path, CONFIG, 0)
+    curves = Curves(tracker, config, 3e12, 192.0)  # FLOPs of an example, TFLOP/s of a device
+    curves.on_loss(3, 2.5)
+    curves.on_window(4, Window(1, 4096.0, 0.25, 0.05, 1.5))  # 64 tokens an example
+    row = {"epoch": 1, "steps": 9, "lr": 0.25, "train_loss": 2.0, "loss": None, "bits_per_byte": 3.0, "images": 7}
+    curves.epoch_ended(9, row, [1.0, 2.0])
+    peaks = [{"device": "cpu", "pss": 1.25}, {"device": "cpu", "pss": 2.25}]
+    summary = {"throughput_per_s": 64.0, "mfu": 0.5, "step_time_s": {"median": 0.125, "n": 3}, "disturbed_above": {}}
+    curves.run_ended(10, summary | {"peak_memory_gib": peaks})
+    tracker.close()
+    peaks = {"memory/device0_peak_gib": (10, 1.25), "memory/device1_peak_gib": (10, 2.25)}
+    wanted = peaks | {
+        "train/loss": (3, 2.5), "train/lr": (9, 0.25), "train/epoch": (9, 1.0), "train/loss_epoch": (9, 2.0),
+        "perf/examples_per_s": (4, 64.0), "perf/tokens_per_s": (4, 4096.0), "perf/step_ms": (4, 250.0),
+        "perf/tflops_per_device": (4, 96.0), "perf/mfu": (4, 0.5), "perf/data_wait_ms": (4, 62.5),
+        "memory/device0_gib": (9, 1.0), "memory/device1_gib": (9, 2.0),
+        "val/bits_per_byte": (9, 3.0), "summary/throughput_per_s": (10, 64.0), "summary/mfu": (10, 0.5),
+        "summary/step_time_s": (10, 0.125),
+    }  # fmt: skip
+    assert {name: scalars(tmp_path, name)[-1] for name in events(tmp_path).Tags()["scalars"]} == wanted
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's thread dies
+def test_a_disk_that_fills_up_is_one_note(tmp_path, monkeypatch):
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def write(self, data):
+        raise OSError(28, "No space left on device")
+
+    notes = []
+    tracker = open_tracker("tensorboard", tmp_path, CONFIG, 0, notes.append)
+    monkeypatch.setattr(RecordWriter, "write", write)
+    for step in range(100):
+        tracker.log(step, {"loss": 1.0})
+        time.sleep(0.002)
+    tracker.close()
+    (note,) = notes
+    assert "No space left" in note
 
 
 def test_a_step_does_not_wait_for_the_disk_and_close_no_longer_than_its_limit(tmp_path, monkeypatch, capfd):
@@ -234,27 +279,31 @@ def test_online_without_a_key_is_refused(tmp_path):
 BLOCKED = """
 import importlib.machinery, sys
 from pathlib import Path
+installed = importlib.machinery.PathFinder
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name == {package!r}:
-            if found := importlib.machinery.PathFinder.find_spec(name, ["."]): return found
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Blocker())
+        return installed.find_spec(name, ["."] if name == {package!r} else path, target)
+sys.meta_path[sys.meta_path.index(installed)] = Blocker()
+from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.launch.launcher import resolve_here
 from bench.training.trackers import open_tracker
-try: open_tracker({kind!r}, Path("run-1"), {{}}, 0)
-except UserError as error: print(error)
+for start in (lambda: resolve_here(RunConfig(track={kind!r})), lambda: open_tracker({kind!r}, Path("run-1"), {{}}, 0)):
+    try: start()
+    except UserError as error: print(error)
 """
 
 
 @pytest.mark.parametrize("folder", [False, True])
 @pytest.mark.parametrize(("kind", "package"), [("tensorboard",) * 2, ("wandb",) * 2, ("wandb", "tensorboard")])
 def test_a_missing_package_is_named(kind, package, folder, tmp_path):
-    """Also where a folder has its name."""
+    """Before anything is started, and by a rank on another machine; also where a folder has its name."""
     if folder:
         (tmp_path / "cwd" / package).mkdir(parents=True)
-    (line,) = Ended(tmp_path, BLOCKED.format(kind=kind, package=package)).output.splitlines()
-    assert f"TRACK={kind}" in line and f"{package}" in line and "[track]" in line
+    lines = Ended(tmp_path, BLOCKED.format(kind=kind, package=package)).output.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert f"TRACK={kind}" in line and "pip install" in line and package in line.partition("pip install")[2]
 
 
 def test_an_unknown_tracker_is_refused():

@@ -94,7 +94,7 @@ def test_time_that_the_host_takes_is_told_where_it_matters(tmp_path):
     quiet, stolen = suite_records(1, 0.0, steal=0.04), suite_records(2, 0.2, steal=0.08)
     assert disturbed(quiet) == [] and disturbed(suite_records(1, 0.0, steal=None)) == []
     said = disturbed(stolen)[0]
-    assert said.startswith("single ") and "20 % of the CPU" in said and "8 % of the CPU (steal)" in said
+    assert said.startswith("single ") and "20 % of the CPU" in said and "CPU steal" in said and "was 8 %" in said
     (path, *_) = sorted(records.store(tmp_path, stolen).rglob("record.json"))
     assert load(path)["summary"]["steal_share"] == pytest.approx(0.08)
 

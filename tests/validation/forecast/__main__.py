@@ -107,12 +107,19 @@ def real_runs(console, runs: str, folder: Path) -> list[dict]:
 
 
 def of_tables(folder: Path) -> int:
-    """The published tables: prints each row, and leaves the picture beside the tables."""
-    found = published.judged(published.read(folder), folder)
+    """The published tables: prints each row, and leaves the pictures beside the tables."""
+    tables_read = published.read(folder)
+    found = published.judged(tables_read, folder)
     if not found:
         raise UserError(f"{folder} has no table of published throughput (*.csv)")
-    figure.save_published(found, folder)
-    show(tables.terminal(), [published.grid(found), published.summary(found)], published.answer(found))
+    learned = published.learned(tables_read, folder)
+    figure.save_published(found, learned, folder)
+    grids = [published.grid(found), published.summary(found)]
+    if learned:
+        given = {f"up to {most} devices": published.learned(tables_read, folder, most) for most in (1, 2, 4)}
+        grids += [published.learned_grid(learned), published.learned_summary({"one node": learned} | given),
+                  published.sensitivity(tables_read, folder)]  # fmt: skip
+    show(tables.terminal(), grids, published.answer(found))
     return ExitCode.DONE
 
 

@@ -12,6 +12,7 @@ OF_RUNS = ("Measured: real trainings between namespaces that share this machine'
 MEASURED = ("measured, between namespaces", style.GREEN, "^")
 LOOKS = dict(zip(result.SETS, ((style.ORANGE, "s", style.WHITE), (style.BLUE, "o", style.BLUE)), strict=True))
 PUBLISHED = "Efficiency: published, predicted"
+LEARNED = "Several nodes, predicted from one node"
 BAND = 0.15
 BY_NODES = {"one node": (style.GREEN, "^", style.WHITE), "several nodes": (style.BLUE, "o", style.BLUE)}
 
@@ -77,6 +78,29 @@ def draw_published(found: list[published.Judged]):
     return paper.figure
 
 
-def save_published(found: list[published.Judged], folder: Path) -> list[Path]:
-    """The picture beside the tables, as SVG and PNG; their paths."""
-    return drawing.save_all({published.PICTURE: draw_published(found)}, folder)
+@style.styled
+def draw_learned(found: list[published.Learned]):
+    """Each row of several nodes: predicted throughput over the published one, with its interval; and linear scaling."""
+    foot = ("Predicted throughput over the published one, in per cent. Fitted to the rows of one node of each table; "
+            "linear scaling: of its largest row. Bars: 95 % intervals. Numbers at the left: devices.",)  # fmt: skip
+    paper = style.canvas(None, LEARNED, 0.19 * len(found) + 0.8, None, foot)
+    (axes,) = style.axes_on(paper)
+    places = range(len(found))
+    lows, highs = ([100 * (1 + getattr(each, name)) for each in found] for name in ("low", "high"))
+    axes.axvline(100, color=style.BLACK, linewidth=1)
+    axes.hlines(places, lows, highs, color=style.BLUE, linewidth=2.5, alpha=0.4, label="its interval")
+    axes.plot([100 * (1 + each.off) for each in found], places, "o", color=style.BLUE, label="predicted, fitted")
+    axes.plot([100 * (1 + each.linear_off) for each in found], places, "s", color=style.ORANGE,
+              markerfacecolor=style.WHITE, label="linear scaling")  # fmt: skip
+    axes.set_yticks(list(places), [f"{each.table.name}, {each.row.model}, {each.row.devices}" for each in found],
+                    size=style.SMALL)  # fmt: skip
+    axes.invert_yaxis()
+    axes.set(xlabel="predicted throughput over published, %")
+    style.legend_above(axes, 2)
+    return paper.figure
+
+
+def save_published(found: list[published.Judged], learned: list[published.Learned], folder: Path) -> list[Path]:
+    """The pictures beside the tables; their paths."""
+    drawn = {published.PICTURE: draw_published(found)}
+    return drawing.save_all(drawn | ({published.FITTED: draw_learned(learned)} if learned else {}), folder)

@@ -12,6 +12,7 @@ a node, are said in its file as assumed. The step has no spread, so no time is l
 """
 
 import csv
+import dataclasses
 import math
 import statistics
 from dataclasses import dataclass
@@ -24,11 +25,12 @@ from bench.config.options import FIELDS, RunConfig
 from bench.files import PROJECT
 from bench.predict.step import engines
 from bench.predict.step import link as links
+from bench.predict.step.fit import RANGES, Fit, Point
 from bench.predict.step.link import Link
 from bench.predict.step.profile import Profile, Tensor
 
 FOLDER = PROJECT / "results" / "published"
-PICTURE = "published"
+PICTURE, FITTED = "published", "published-fitted"
 BACKWARD = 2  # times the multiplications of forward
 PARTS = ("title", "source", "seen", "stated", "assumed", "left out")  # of a table's head
 
@@ -68,11 +70,19 @@ class Row:
     @property
     def carried_by(self) -> Link:
         """What carries its messages."""
-        inside = links.parse_link(self.inside, "nccl", inside=True)
-        if self.nodes == 1:
-            return inside
+        return self.between if self.nodes > 1 else links.parse_link(self.inside, "nccl", inside=True)
+
+    @property
+    def between(self) -> Link:
+        """The link of its nodes."""
         between = links.parse_link(self.link, "nccl", inside=self.heads != "tcp")
-        return between.with_inside(self.per_node, inside)
+        if self.per_node == 1:
+            return between
+        return between.with_inside(self.per_node, links.parse_link(self.inside, "nccl", inside=True))
+
+    @property
+    def step_s(self) -> float:
+        return self.devices * self.batch / self.images_per_s
 
 
 @dataclass(frozen=True)
@@ -84,11 +94,23 @@ class Table:
     rows: tuple[Row, ...]
 
     def alone(self, row: Row) -> Row:
-        """The row of one device that a row belongs to. Raises ValueError where there is none, or more than one."""
-        same = ("program", "model", "precision", "batch", "device")
-        (found,) = [each for each in self.rows if each.devices == 1
-                    and all(getattr(each, name) == getattr(row, name) for name in same)]  # fmt: skip
-        return found
+        """The row of one device that a row belongs to; without one, that of the fewest. Raises ValueError where there
+        are several of it."""
+        found = self.like(row)
+        (alone,) = [each for each in found if each.devices == found[0].devices]
+        return alone
+
+    def like(self, row: Row) -> list[Row]:
+        """The rows of one node that differ from a row in the number of devices only, fewest first; without them, those
+        of the fewest nodes. On one device there is no mode."""
+        same, modes = ("program", "model", "precision", "batch", "device"), ("mode", "options")
+        found = []
+        for each in self.rows:
+            names = same if each.devices == 1 else same + modes
+            if all(getattr(each, name) == getattr(row, name) for name in names):
+                found.append(each)
+        fewest = min(each.nodes for each in found)
+        return sorted((each for each in found if each.nodes == fewest), key=lambda each: each.devices)
 
 
 @dataclass(frozen=True)
@@ -106,6 +128,28 @@ class Judged:
     def efficiency(self) -> float:
         """As published: over as many devices that need nothing of each other."""
         return 1 / (1 + self.linear_off)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A row of several nodes, forecast from the rows of one node. off: predicted over published, less 1; low, high: the
+    ends of the interval in the same way; linear_off: of the largest given row, scaled linearly."""
+
+    table: Table
+    row: Row
+    given: tuple[int, ...]
+    off: float
+    low: float
+    high: float
+    linear_off: float
+
+    @property
+    def covered(self) -> bool:
+        return self.low <= 0 <= self.high
+
+    @property
+    def better(self) -> bool:
+        return abs(self.off) < abs(self.linear_off)
 
 
 def head_and_rows(path: Path) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -127,9 +171,9 @@ def read(folder: Path = FOLDER) -> list[Table]:
 
 
 def profile_of(row: Row, folder: Path = FOLDER) -> Profile:
-    """The step of a row of one device, divided by the model's multiplications."""
+    """The step of a row, mostly of one device, divided by the model's multiplications."""
     head, layers = head_and_rows(folder / "models" / f"{row.model}.csv")
-    step_s, times = row.batch / row.images_per_s, [int(layer["multiplications"]) for layer in layers]
+    step_s, times = row.step_s, [int(layer["multiplications"]) for layer in layers]
     forward_s, all_times = step_s / (1 + BACKWARD), sum(times)
     backward_s, before, tensors = step_s - forward_s, 0, []
     for layer, own in zip(layers, times, strict=True):
@@ -143,16 +187,44 @@ def profile_of(row: Row, folder: Path = FOLDER) -> Profile:
 
 
 def judged(tables: list[Table], folder: Path = FOLDER) -> list[Judged]:
-    """Every row of many devices of every table. Raises ValueError for one without its row of one device."""
+    """Every row of more devices than the fewest, of every table."""
     found = []
     for table in tables:
         for row in table.rows:
-            if row.devices == 1:
-                continue
             alone = table.alone(row)
+            if row.devices == alone.devices:
+                continue
             step = engines.ENGINES[row.mode](profile_of(alone, folder), row.config, row.devices, row.carried_by)
-            predicted, linear = row.devices * row.batch / step.seconds, row.devices * alone.images_per_s
+            predicted, linear = row.devices * row.batch / step.seconds, row.devices * row.batch / alone.step_s
             found.append(Judged(table, row, predicted, predicted / row.images_per_s - 1, linear / row.images_per_s - 1))
+    return found
+
+
+def learned(
+    tables: list[Table], folder: Path = FOLDER, most: int | None = None, ranges: dict | None = None
+) -> list[Learned]:
+    """Every row of several nodes, from its rows of one node. most: only rows of up to this number of devices are given,
+    and all others are forecast. ranges: other than ``RANGES``."""
+    found, fits = [], {}
+    for table in tables:
+        for row in table.rows:
+            node = table.like(row)
+            given = [each for each in node if each.devices <= (most or node[-1].devices)] or node[:1]
+            if row in (given if most else node):
+                continue
+            key = table.name, dataclasses.replace(row, devices=0, images_per_s=0.0)
+            if key not in fits:
+                link = row.between if row.link else row.carried_by.with_inside(row.per_node, row.carried_by)
+                steps = {each.devices: [] for each in given}
+                for each in given:
+                    steps[each.devices].append(each.step_s)
+                points = [Point(count, tuple(each)) for count, each in steps.items()]
+                fits[key] = Fit(profile_of(given[0], folder), row.config, link, points, RANGES | (ranges or {}))
+            ends = fits[key].step(row.config, row.devices)
+            high, middle, low = (row.step_s / seconds - 1 for seconds in ends)
+            linear = row.step_s / fits[key].points[-1].step_s - 1
+            counts = tuple(point.ranks for point in fits[key].points)
+            found.append(Learned(table, row, counts, middle, low, high, linear))
     return found
 
 
@@ -194,6 +266,57 @@ def answer(found: list[Judged]) -> list[str]:
         f"{counts}: off by {median} at the median and {worst} at worst; predicted faster than published: {fast}",
         f"linear scaling would be off by {linear} at the median",
     ]
+
+
+def learned_grid(found: list[Learned]) -> Grid:
+    """A row for each published one of several nodes."""
+    head = [("table", False), ("program", False), ("model", False), ("nodes × GPUs", True), ("between nodes", False),
+            ("given", True), ("published,\nimages/s", True), ("predicted [95 %]", True), ("off by", True),
+            ("linear\nscaling:\noff by", True)]  # fmt: skip
+    rows = []
+    for each in found:
+        row, rate = each.row, each.row.images_per_s
+        predicted, low, high = (style.number(rate * (1 + off)) for off in (each.off, each.low, each.high))
+        rows.append([each.table.name, row.program, row.model, f"{row.nodes} × {row.devices // row.nodes}", row.network,
+                     ", ".join(map(str, each.given)), style.number(rate), f"{predicted} [{low}–{high}]",
+                     signed(each.off) + ("" if each.covered else " (outside)"), signed(each.linear_off)])  # fmt: skip
+    return Grid(head, rows, "several nodes, forecast from the rows of one node")
+
+
+FIGURES = ("median", "worst", "linear scaling: median", "better than linear scaling", "in the interval",
+           "half of the interval: median")  # fmt: skip
+
+
+def figures_of(found: list[Learned]) -> list[float]:
+    """FIGURES, in per cent."""
+    offs, linear = ([abs(getattr(each, name)) for each in found] for name in ("off", "linear_off"))
+    shares = [statistics.fmean(getattr(each, name) for each in found) for name in ("better", "covered")]
+    width = statistics.median((each.high - each.low) / 2 for each in found)
+    return [100 * value for value in (statistics.median(offs), max(offs), statistics.median(linear), *shares, width)]
+
+
+def learned_summary(found: dict[str, list[Learned]]) -> Grid:
+    """FIGURES of each set of rows, in per cent. found: its name -> the rows."""
+    head = [("given", False), ("rows", True), *((name, True) for name in FIGURES)]
+    rows = [[name, str(len(some)), *(f"{value:.1f} %" for value in figures_of(some))] for name, some in found.items()]
+    return Grid(head, rows, "fitted to rows of few devices: how far off the others are, and how wide the interval is")
+
+
+def sensitivity(tables: list[Table], folder: Path = FOLDER) -> Grid:
+    """The same with other ranges; in brackets, the least and the most of each figure without one of the tables."""
+    changes = {"as they are": {}}
+    for name, (low, high) in RANGES.items():
+        changes |= {f"{name}, up to {100 * factor * high:g} %": {name: (low, factor * high)} for factor in (0.5, 2)}
+    changes |= {f"between, from {100 * low:g} %": {"between": (low, 1.0)} for low in (0.25, 0.5, 0.7)}
+    rows = []
+    for words, ranges in changes.items():
+        found = learned(tables, folder, ranges=ranges)
+        parts = [[each for each in found if each.table is not table] for table in tables]
+        without = [figures_of(part) for part in parts if part] or [figures_of(found)]
+        columns = zip(figures_of(found), *without, strict=True)
+        rows.append([words, *(f"{value:.1f} % ({min(others):.1f}–{max(others):.1f})" for value, *others in columns)])
+    return Grid([("range", False), *((name, True) for name in FIGURES)], rows,
+                "each range halved and doubled; in brackets, with one table left out")  # fmt: skip
 
 
 def numbered(count: int, noun: str) -> str:

@@ -73,7 +73,7 @@ def loop(config: RunConfig, pairs: int, out: Path) -> tuple:
 def messages(config: RunConfig, nbytes: int) -> tuple:
     """The mode, and both ways to time an all-reduce, in blocks of about BLOCK_S."""
     mode = load_mode(config.mode)(config)
-    operation, tensor = operations_of(mode)[-1], torch.zeros(nbytes // ELEMENT)
+    operation, tensor = operations_of(mode)[1], torch.zeros(nbytes // ELEMENT)  # the all-reduce
     times = max(1, round(BLOCK_S / max(mode.gather(seconds_of(operation.once, tensor, 5, mode)))))
 
     def bare() -> float:

@@ -29,6 +29,9 @@ def accuracy(folder: Path) -> str:
         "emulation, with settings that did not shape the model": data["figures"][result.SETS[1]],
         "real trainings between namespaces of one machine": result.figures([row["off"] for row in data[measured.NAME]]),
         "published tables of GPU clusters": result.figures([each.off for each in forecast_published.found()]),
+        "their rows of several nodes, fitted to those of one": result.figures(
+            [each.off for each in forecast_published.learned()]
+        ),
     }
     head = [("compared with", False), ("settings", True), ("median error", True), ("worst error", True)]
     rows = [[what, str(off["n"]), result.percent(off["median"]), result.percent(off["worst"])]

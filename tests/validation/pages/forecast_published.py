@@ -12,6 +12,12 @@ def found() -> list[published.Judged]:
     return published.judged(published.read())
 
 
+@functools.cache
+def learned() -> list[published.Learned]:
+    """Every row of several nodes, fitted to those of one."""
+    return published.learned(published.read())
+
+
 def sources() -> str:
     """Each table: its source, what it states, what is assumed, and what of it is left out."""
     rows = []
@@ -35,3 +41,11 @@ def summary() -> str:
 def rows() -> str:
     """Every row."""
     return markdown.grid(published.grid(found()))
+
+
+def learned_summary() -> str:
+    return markdown.grid(published.learned_summary({"the rows of one node": learned()}))
+
+
+def learned_rows() -> str:
+    return markdown.grid(published.learned_grid(learned()))

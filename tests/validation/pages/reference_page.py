@@ -50,6 +50,8 @@ def page(folder: Path) -> str:
         good = newest_first([record for record in alone if record.ok])
         grid, commands = runs_grid(good), "\n".join(f"{run}: {command}" for run, command in commands_of(good))
         parts.append(f"## Single runs\n\n{grid.caption}.\n\n{markdown.grid(grid)}\n\n```\n{commands}\n```\n")
+        parts += [f"![{record.run_id}: {path.stem}]({path.relative_to(folder)})\n"
+                  for record in good for path in pictures(Path(record.folder))]  # fmt: skip
     return "\n".join(parts)
 
 
@@ -151,7 +153,7 @@ def finding(folder: Path, study: str, mode: str, picture: str) -> str:
     suite = max(suites, key=lambda suite: suite.id)
     found, (quiet, said) = study_of(suite), undisturbed(suite.records)
     lines = [f"- {line}" for line in found.answer(found.result(suite))]
-    lines += [] if quiet else [f"- {said} Their times are not used, and the accuracy does not depend on them."]
+    lines += [] if quiet else [f"- {said} Their times are not used; the accuracy does not depend on them."]
     place = os.path.relpath(suite.folder, PROJECT / "tutorials" / "manual")
     lines += ["", f"{'; '.join(provenance_lines(suite))}. [Records]({place}/). `{found.repeat(suite)}`", ""]
     return "\n".join([*lines, f"![{found.heading}: {picture}]({place}/pictures/{picture}.svg)"]) + "\n"

@@ -8,6 +8,7 @@ from bench.analysis import style
 from bench.config.options import RunConfig
 from bench.predict.advice import answers, cluster
 from bench.predict.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, Facts, Way
+from bench.predict.step.fit import Fit, Point
 from bench.predict.step.link import Link
 from tests.profiles import PROFILE
 
@@ -139,6 +140,19 @@ def test_the_number_of_devices_at_which_the_efficiency_falls_below_80_percent():
     at = {n: cluster.result.forecast(PROFILE, RunConfig(mode="ddp"), n, SLOW).efficiency for n in (number - 1, number)}
     assert at[number] < 0.8 <= at[number - 1] and "[" not in line
     assert "[" in said(Facts(profile=PROFILE, link=MEASURED))["How far it scales"]
+
+
+def test_only_measured_modes_are_predicted_where_a_forecast_is_fitted():
+    """Without a fit a mode looks faster than it would be beside one that has lost what was measured."""
+    points = [Point(1, (PROFILE.mean_step_s,)), Point(2, (5.0, 5.1)), Point(4, (5.4, 5.3))]
+    fits = {"zero1": Fit(PROFILE, RunConfig(mode="zero1"), SLOW, points)}
+    facts = Facts((way("single", 100), way("zero1", 50)), profile=PROFILE, link=SLOW, fits=fits, nodes=8)
+    found, bare = said(facts), said(dataclasses.replace(facts, fits={}))
+    assert "ddp" not in found["On 8 devices"] + found["How far it scales"] and "zero1: " in found["On 8 devices"]
+    assert "[" in found["How far it scales"] and "zero1 on 2 and 4 devices" in found["Not known"]
+    assert "ddp" in bare["On 8 devices"] and "[" not in bare["How far it scales"]
+    (each,) = (each for each in cluster.forecasts(facts, 8) if each.mode == "zero1")
+    assert each.low_s < each.step_s < each.high_s and each.step_s > 5.3
 
 
 def test_a_cluster_that_is_not_there_is_predicted_in_every_line():

@@ -9,11 +9,11 @@ import json
 import pytest
 
 from bench.__main__ import main
-from bench.predict.pictures import figures, points, winner
+from bench.predict.pictures import figures, points
 from bench.predict.pictures.points import Points
 from bench.predict.step import result
 from bench.predict.step.engines import ENGINES
-from bench.predict.step.link import Link, parse_link
+from bench.predict.step.link import Link
 from bench.record.schema import BadRecord
 from tests import forecasts, records
 from tests.shown import text_of
@@ -141,35 +141,6 @@ def test_the_emulated_step_stands_below_the_predicted_one_in_seconds_that_it_sta
     assert "on 64 devices" in text_of(figures.draw_timeline(ASKED, 64, Points()))
 
 
-# --- who wins ---------------------------------------------------------------------------------------------------------
-
-
-def won(rate: str, ranks: int = 8) -> str:
-    """Who wins over links of a rate."""
-    place = winner.Place("", ASKED.profile, parse_link(f"{rate},50us", "gloo"))
-    return winner.winner(place, winner.ways_of(ASKED.configs), ranks)
-
-
-def test_over_a_slow_link_one_device_wins_and_over_a_fast_one_the_simplest_of_equals():
-    assert won("1mbit") == winner.ALONE and won("1gbit", ranks=1) == winner.ALONE
-    assert "fp16" in won("300mbit")
-    bare = dataclasses.replace(ASKED.profile, optimizer_s=0.0)
-    place = winner.Place("", bare, parse_link("1000gbit,0us", "gloo"))
-    assert winner.winner(place, winner.ways_of(ASKED.configs), 8) == "ddp"  # all hide everything
-
-
-def test_the_map_scales_the_profile_and_the_link_and_has_its_own_place():
-    cells = winner.mapped(ASKED, winner.ways_of(ASKED.configs), 8)
-    rate, computed = winner.Place("", ASKED.profile, ASKED.link).at
-    assert rate == pytest.approx(3.0) and 10**computed == pytest.approx(1e3 * ASKED.profile.step_s / 20)
-    for row in (0, -1):
-        for column in (0, -1):
-            computed_ms = 10 ** winner.middles(winner.COMPUTED)[row]
-            profile = ASKED.profile.slower(20 * computed_ms / (1e3 * ASKED.profile.step_s))
-            own = winner.Place("", profile, winner.at_rate(ASKED.link, 10 ** winner.middles(winner.RATES)[column]))
-            assert cells[row][column] == winner.winner(own, winner.ways_of(ASKED.configs), 8)
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -178,18 +149,36 @@ def profile_in(folder):
     return str(put(folder, ASKED.record, "record.json"))
 
 
-def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(winner, "CELLS", 4)
+def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys):
     put(tmp_path / "there", forecasts.measured(), "record.json")
     put(tmp_path / "there", forecasts.measured(batch=64, seconds=60.0), "record.json")
     words = ["--link=1gbit,50us", f"--out={tmp_path / 'out'}", f"--points={tmp_path / 'there'}"]
     assert main(["predict", "step", profile_in(tmp_path / "profile"), "--devices=2", *words]) == 0
     assert "BATCH=64" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "out" / "pictures").iterdir()}
-    assert names == {f"forecast-{name}.svg" for name in ("efficiency", "timeline", "winner")}
+    assert names == {f"forecast-{name}.svg" for name in ("efficiency", "timeline")}
     one = [result.forecast(ASKED.profile, ASKED.configs["ddp"], 1, ASKED.link)]
     for figure in figures.figures(ASKED, one, Points()).values():
         figure.draw_without_rendering()
+
+
+def test_several_records_fit_the_forecast_of_the_modes_that_they_measured(tmp_path, capsys):
+    profile, run = profile_in(tmp_path / "profile"), put(tmp_path / "runs", forecasts.measured(), "record.json")
+    words = ["--link=1gbit,50us", "--devices=2,8"]
+    assert main(["predict", "step", profile, str(run), *words, f"--out={tmp_path / 'out'}", "--explain"]) == 0
+    said = capsys.readouterr().out
+    rows = [line.split() for line in said.splitlines() if line.split()[:1] in [[mode] for mode in ENGINES]]
+    assert {row[0] for row in rows} == {"ddp"} and rows[0][1] == "2"
+    assert float(rows[0][2]) == pytest.approx(1e3 * 64 / 120, rel=0.02)  # as measured
+    assert said.count("1 (n = 1), 2 (n = 1)") == 5  # what was fitted, and to how many runs
+    assert [path.name for path in (tmp_path / "out" / "pictures").iterdir()] == ["forecast-fitted.svg"]
+    assert main(["predict", "step", f"--record={profile},{run}", *words]) == 0  # as make gives it
+    assert [line for line in capsys.readouterr().out.splitlines() if "ddp" in line][:2] == [
+        line for line in said.splitlines() if "ddp" in line][:2]  # fmt: skip
+    for more, value in (([str(tmp_path / "none")], "none"), ([str(run), "--modes=horovod"], "RECORD")):
+        assert main(["predict", "step", profile, *more, *words]) == 2
+        error = capsys.readouterr().err
+        assert value in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(("words", "value"), [

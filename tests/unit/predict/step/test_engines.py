@@ -8,11 +8,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from bench import formulas
 from bench.config.options import RunConfig
 from bench.predict.step import engines
 from bench.predict.step.engines import ENGINES
-from bench.predict.step.link import Link
+from bench.predict.step.link import Link, of_records
 from bench.predict.step.profile import Tensor
+from tests import networks
 from tests.profiles import GPU, MB, PROFILE
 
 SLOW = Link(0.0, 1e-7, "10 MB/s")  # one of two ranks sends each byte once: 2 (2 - 1) / 2
@@ -189,3 +191,19 @@ def test_what_a_rank_computes_and_sends_is_in_order_and_as_long_as_in_the_terms(
     if not options:  # no message is lost: gradients; weights, too; weights twice
         rounds = {"ddp": 1, "horovod": 1, "zero1": 2, "fsdp": 3}[mode]
         assert sum(nbytes for *_, nbytes in found.sent) == rounds * PROFILE.nbytes
+
+
+@pytest.mark.parametrize(("backend", "ranks"), [("gloo", 2), ("gloo", 4), ("nccl", 4)])
+def test_gathers_and_scatters_that_were_measured_take_what_was_measured(backend, ranks):
+    """The made-up ones take two and three times half of an all-reduce. A record without them is as it was."""
+    made = {"backend": backend, "ranks": ranks, "noise": 0.0}
+    whole, without = (of_records([networks.record(**made, gathers=gathers)], backend) for gathers in (True, False))
+    half = formulas.ring_gather_s(4e6, ranks, networks.ALPHA, networks.BETA)
+    assert engines.gather_s(4e6, ranks, whole) == pytest.approx(2 * half)
+    assert engines.scatter_s(4e6, ranks, whole) == pytest.approx(3 * half)
+    assert (without.gather, without.scatter) == (None, None)
+    assert engines.all_reduce_s(4e6, ranks, whole) == engines.all_reduce_s(4e6, ranks, without)
+    assert step("fsdp", ranks, whole).seconds > step("fsdp", ranks, without).seconds
+    assert step("ddp", ranks, whole).seconds == step("ddp", ranks, without).seconds
+    wide = dataclasses.replace(whole, gather=dataclasses.replace(whole.gather, beta_ends=(1e-9, 3e-9)))
+    assert [wide.at_end(end).gather.beta_s for end in (0, 1)] == [1e-9, 3e-9]

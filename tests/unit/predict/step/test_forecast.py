@@ -11,10 +11,12 @@ from bench.config.options import RunConfig
 from bench.predict.step import profile as profiles
 from bench.predict.step import result
 from bench.predict.step.engines import ENGINES
+from bench.predict.step.fit import ENOUGH, Fit, Point, weighted_quantiles
 from bench.predict.step.link import Link
 from tests import networks, records
 from tests import profiles as made_up
 from tests.profiles import PROFILE
+from tests.shown import in_one_line
 
 LINK = "--link=100mbit,1ms"
 MEASURED = Link(1e-3, 1e-8, "", "gloo", (5e-4, 2e-3), (9e-9, 1.1e-8))
@@ -59,6 +61,46 @@ def test_the_terms_add_up_and_the_interval_holds_the_step(mode):
     assert alone.low_s is None and "[" not in result.step_cell(alone)
 
 
+TCP = Link(1e-5, 1e-8, "", "nccl", reached=(0.25, 1.0))
+
+
+def test_a_fit_finds_the_rate_of_a_link_and_predicts_more_devices_than_it_was_given():
+    profile = dataclasses.replace(PROFILE, backward_s=0.1)  # hides little
+    alone = Point(1, (profile.mean_step_s,))
+    link = dataclasses.replace(TCP, beta_s=2 * TCP.beta_s)
+    two, four, sixteen = (result.forecast(profile, RunConfig(mode="ddp"), ranks, link).step_s for ranks in (2, 4, 16))
+    found = Fit(profile, RunConfig(mode="ddp"), TCP, [alone, Point(2, (two,)), Point(4, (four,))])
+    said = result.forecast(profile, RunConfig(mode="ddp"), 16, TCP, found)
+    assert said.low_s < sixteen < said.high_s and said.step_s == pytest.approx(sixteen, rel=0.03)
+    assert sum(said.terms.values()) == pytest.approx(said.step_s)
+    unfitted = result.forecast(profile, RunConfig(mode="ddp"), 16, TCP).step_s
+    assert abs(said.step_s - sixteen) < abs(unfitted - sixteen) / 3
+
+
+def test_points_of_one_node_tell_nothing_of_the_link_between_nodes():
+    """Its range remains, and on several nodes the interval is wider."""
+    nodes = TCP.with_inside(8, Link(1e-6, 1e-10, "", "nccl"))
+    points = [Point(ranks, (PROFILE.mean_step_s * (1 + 0.01 * ranks),)) for ranks in (1, 2, 4, 8)]
+    found = Fit(PROFILE, RunConfig(mode="ddp"), nodes, points)
+    rates = [(draw.between, draw.weight) for draw in found.draws]
+    assert weighted_quantiles(rates, (0.05, 0.5, 0.95)) == pytest.approx([0.27, 0.5, 0.93], abs=0.06)
+    assert [found.is_fitted(name) for name in ("inside", "between", "in_node", "nodes")] == [True, False, True, False]
+    (low, middle, high), (low_16, middle_16, high_16) = (found.step(RunConfig(mode="ddp"), n) for n in (8, 16))
+    assert low < points[-1].step_s < high and (high_16 - low_16) / middle_16 > 1.2 * (high - low) / middle
+
+
+def test_runs_that_differ_widen_the_interval_and_points_that_nothing_explains_still_have_one():
+    alone = Point(1, (PROFILE.mean_step_s,))
+    one, other = (Fit(PROFILE, RunConfig(mode="ddp"), TCP, [alone, Point(2, tuple(PROFILE.mean_step_s * each
+                                                                               for each in steps))])
+                  for steps in ((1.1, 1.101, 1.099, 1.1), (1.02, 1.18, 1.0, 1.2)))  # fmt: skip
+    widths = [high - low for low, _, high in (fit.step(fit.config, 4) for fit in (one, other))]
+    assert widths[0] < widths[1] / 2
+    faster = Fit(PROFILE, RunConfig(mode="ddp"), TCP, [alone, Point(2, (PROFILE.mean_step_s / 2,))])
+    weights = [draw.weight for draw in faster.draws]
+    assert sum(weights) ** 2 / sum(each * each for each in weights) >= ENOUGH
+
+
 def rows_of(run, capsys, *words: str) -> list[list[str]]:
     """The rows of the table that `bench predict step` prints: mode, devices, step and the rest."""
     assert main(["predict", "step", str(run), *words]) == 0
@@ -94,6 +136,26 @@ def test_a_measured_link_is_taken_from_what_bench_network_left(tmp_path, capsys)
     on_gpu = made_up.record(tmp_path / "gpu", device="cuda")
     assert main(["predict", "step", str(on_gpu), f"--network={tmp_path}"]) == 2
     assert "nccl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("threads", "known"), [(1, True), (2, False)])
+def test_mfu_is_of_the_measured_peak_where_no_other_is_known(threads, known, tmp_path, capsys):
+    """An example of 1 TFLOP, 32 of them in a step; the slowest device multiplies at 1.07 TFLOP/s with a thread."""
+    (folder := tmp_path / "network-1" / "gloo").mkdir(parents=True)
+    (folder / "network.json").write_text(json.dumps(networks.data(backend="gloo", gathers=True)))
+    data = made_up.data(threads=threads, precision="fp32")
+    data["samples"][0]["facts"]["flops_per_example"] = 1e12
+    (tmp_path / "record.json").write_text(json.dumps(data))
+    words = ("predict", "step", str(tmp_path / "record.json"), f"--network={folder}", "--modes=ddp", "--devices=2")
+    assert main([*words]) == 0
+    said = capsys.readouterr().out
+    (row,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["ddp"]]
+    assert ("measured peak" in said) == known
+    if known:
+        tflops, mfu, _ = row[-3:]
+        assert float(mfu) == pytest.approx(100 * float(tflops) / 1.0737, rel=0.01)
+    else:
+        assert "no matrix products in fp32" in in_one_line(said)
 
 
 def partly(data: dict) -> None:
