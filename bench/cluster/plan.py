@@ -116,7 +116,7 @@ def rate_words(mbit: float) -> str:
 
 def read_nodes(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= MOST_NODES:
-        raise UserError(f"NODES={text}: a whole number from 2 to {MOST_NODES}")
+        raise UserError(f"NODES={text}: write a whole number from 2 to {MOST_NODES}")
     return int(text)
 
 
@@ -139,7 +139,7 @@ def read_link(text: str | None, any_rate: bool = False) -> tuple[float | None, f
         ):
             rate = found
         else:
-            raise UserError(f"LINK={text}: a rate from 100kbit to 10gbit and a one-way latency up to 10s, as in "
+            raise UserError(f"LINK={text}: write a rate from 100kbit to 10gbit and a one-way latency up to 10s, as in "
                             "LINK=100mbit, LINK=5ms or LINK=1gbit,200us")  # fmt: skip
     return rate, latency
 
@@ -148,7 +148,7 @@ def read_loss(text: str) -> float:
     """LOSS=1%, in percent."""
     found = re.fullmatch(NUMBER + "%?", text)
     if not found or not 0 < float(found[1]) <= 50:
-        raise UserError(f"LOSS={text}: not a loss rate up to 50 %, as in LOSS=0.1%")
+        raise UserError(f"LOSS={text}: write a loss rate up to 50 %, as in LOSS=0.1%")
     return float(found[1])
 
 

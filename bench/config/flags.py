@@ -43,7 +43,7 @@ def parse_integer(name: str, text: str, at_least: int, at_most: int = 10**15) ->
     number = int(text[:20]) if text.isdecimal() else -1
     if not at_least <= number <= at_most:
         limit = f" and at most {at_most}" if number > at_most else ""
-        raise UserError(f"{name}={text}: a whole number, at least {at_least}{limit}")
+        raise UserError(f"{name}={text}: write a whole number, at least {at_least}{limit}")
     return number
 
 

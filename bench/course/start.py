@@ -115,7 +115,8 @@ def run_call(run_dir: Path, rank: int) -> None:
             (run_dir / f"result{rank}").write_bytes(cloudpickle.dumps(result))
         except Exception as error:
             kind = type(result).__name__
-            raise UserError(f"the function's return value ({kind}) cannot be pickled: {error}") from None
+            raise UserError(f"the function's return value ({kind}) cannot be pickled ({error}): return tensors, "
+                            "numbers or strings, in lists or dicts") from None  # fmt: skip
         destroy_group(engine)
 
 

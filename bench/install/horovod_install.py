@@ -123,7 +123,7 @@ def _install_and_check(wheel: Path) -> bool:
 
 def _build_lock(deadline: float) -> contextlib.ExitStack:
     path = cache_dir() / "build.lock"
-    over = UserError(f"another build holds {path} and did not end in time; try again")
+    over = UserError(f"another build has locked {path} and did not end in time: try again")
     lock, waiting = contextlib.ExitStack(), "another Horovod build is running: waiting for it"
     try:
         lock.enter_context(files.locked(path, deadline, over, lambda: print(waiting, flush=True)))

@@ -237,13 +237,13 @@ class Sample(Timed, frozen=True, kw_only=True):
             require(self.replicas, Replicas, "replicas")
             columns = [self.replicas["distance"], *self.replicas["by_layer"].values()]
             if any(column[:1] == [None] for column in columns):  # later ones may be infinite
-                raise ValueError("replicas: no distance before the first step")
+                raise ValueError("replicas: the distance before the first step is missing")
         for device in self.devices:
             columns, peaks = device["timeline"], device["peak_memory_gib"]
             if None in columns.get("time_s", [None]):
-                raise ValueError("devices: timeline: no time_s")
+                raise ValueError("devices: timeline: time_s is missing")
             if any(type(bits) is float for bits in columns.get("throttle_reasons", ())):
-                raise ValueError("devices: timeline: throttle_reasons are bits")
+                raise ValueError("devices: timeline: throttle_reasons must be integers")
             if {"rank", "device", "node"} & peaks.keys():  # tables have columns of these names
                 raise ValueError("devices: peak_memory_gib: a memory source cannot be named rank, device or node")
             if "marks" in device and not {"timed", "end"} <= device["marks"].keys():
@@ -377,7 +377,7 @@ class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
         if not self.workload.metrics or not 1 <= self.workload.per_example <= 10**9:
             raise ValueError("workload: no metrics, or per_example is out of range")
         if any(metric.better not in ("up", "down") or not metric.margin > 0 for metric in self.workload.metrics):
-            raise ValueError("workload: metrics: better is up or down, margin is above 0")
+            raise ValueError("workload: metrics: better must be up or down, and margin above 0")
 
 
 class Completed(Frame, frozen=True, kw_only=True, tag="ok"):

@@ -61,7 +61,7 @@ def text_in_pack(path: Path) -> str | None:
     """The text of a file that only a pack holds; None for others. Raises ValueError."""
     if path.name in PACKS:
         names = list(members_of(path))
-        raise ValueError(f"it holds {len(names)} records: name one of them, {path.parent / (names or ['RUN'])[0]}")
+        raise ValueError(f"it contains {len(names)} records: name one of them, {path.parent / (names or ['RUN'])[0]}")
     for pack in [] if path.exists() else packs_above(path):
         text = members_of(pack).get(path.relative_to(pack.parent).as_posix())
         if text is not None:

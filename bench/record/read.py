@@ -100,7 +100,7 @@ def migrate(record, where) -> dict:
     """
     version = record.get("schema_version") if isinstance(record, dict) else None
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
-        raise BadRecord(f"{where}: schema version {str(version)[:50]}, this program reads 1 to {SCHEMA_VERSION}")
+        raise BadRecord(f"{where}: schema version {str(version)[:50]}, but this program reads 1 to {SCHEMA_VERSION}")
     if version < SCHEMA_VERSION and isinstance(record.get("config"), dict):
         if version < 3:
             record["config"] = BEFORE_3 | record["config"]
@@ -193,7 +193,7 @@ def check_config(config: dict) -> None:
     wrong += [] if re.fullmatch(LOOKS, config.get("looks") or "1") else ["looks"]
     wrong += [] if wrong else [name for name, value in config.items() if not in_range(known[name], value)]
     if wrong or config["mode"] not in MODES:
-        raise ValueError(f"config/{min(wrong, default='mode')} is not an option's value")
+        raise ValueError(f"config/{min(wrong, default='mode')} is not a valid value")
 
 
 def check_samples(run) -> None:
@@ -227,7 +227,7 @@ def check_replicas(found: dict, metric: str) -> None:
 
 def check_ranks(samples: list, topology: dict, where) -> None:
     if [part.rank for part in samples] != list(range(topology["world_size"])):
-        raise BadRecord(f"{where}: not a valid record: samples: not one of each rank of topology/world_size, in order")
+        raise BadRecord(f"{where}: not a valid record: samples: ranks are not 0 to world_size − 1 in order")
 
 
 def is_number(value) -> bool:
@@ -239,7 +239,7 @@ def check_nodes(run) -> None:
     listed = sorted(rank for node in run.nodes for rank in node.ranks)
     ranks = list(range(len(run.samples)))
     if run.nodes and (listed != ranks or any(part.node != place[part.rank] for part in run.samples)):
-        raise ValueError("nodes: not every rank once, or not as in samples/node")
+        raise ValueError("nodes: a rank is missing, is listed twice, or differs from samples/node")
 
 
 def check_observed(record: dict) -> None:
@@ -262,7 +262,7 @@ def summary_of(record: dict, workload: WorkloadInfo, where) -> dict:
     config, global_batch = unchecked(record["config"]), record["topology"]["global_batch"]
     if global_batch != config.global_batch:
         raise BadRecord(
-            f"{where}: edited: topology/global_batch is {global_batch}, by config it was {config.global_batch}"
+            f"{where}: edited: topology/global_batch is {global_batch}, but the config gives {config.global_batch}"
         )
     return summarise(config.mode, global_batch * workload.per_example, record["samples"])
 

@@ -63,5 +63,5 @@ def check_kind(record, where, form: str, key: str, version: int, named: str):
     """The typed record of another kind than a run. key: of its version. named: the version in words, with {} for it.
     Raises BadRecord."""
     if isinstance(record, dict) and record.get(key) != version:
-        raise BadRecord(f"{where}: {named.format(str(record.get(key))[:50])}, this program reads {version}")
+        raise BadRecord(f"{where}: {named.format(str(record.get(key))[:50])}, but this program reads {version}")
     return check(record, where, form)

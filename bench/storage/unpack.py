@@ -71,7 +71,7 @@ def unpack_split(split: str, archive: Path, images: Iterator[Image], to: Path, s
     for folder in part.iterdir():
         there, ours = len(os.listdir(folder)) if folder.name != SOURCE else 0, counts[folder.name]
         if there != ours:
-            raise UserError(f"{folder} holds {there} files, {ours} of them from {archive.name}: remove {part}")
+            raise UserError(f"{folder} contains {there} files, {ours} of them from {archive.name}: remove {part}")
     os.sync()
     part.rename(whole)
     classes, images = IMAGENET[split]

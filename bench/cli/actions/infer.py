@@ -70,7 +70,7 @@ def plan_of(folder: Path, named: str, classes: str | None, model: str | None) ->
         raise UserError(f"{path} was trained on DATA={trained['data']}, which has no images: use a checkpoint of a "
                         "model trained on images")  # fmt: skip
     if missing := [name for name in (*OURS, "data") if not trained.get(name)]:
-        raise UserError(f"{path} does not contain its {missing[0]}: it cannot be used for predictions")
+        raise UserError(f"{path} is a checkpoint without its {missing[0]}: use another checkpoint")
     last = [value for value in weights_in(state["model"], path).values() if value.ndim == 1 or value.ndim == 2][-1]
     count = len(last)
     names = class_names(classes, state, trained["data"], count)

@@ -80,8 +80,10 @@ def read_inputs(args) -> tuple[Asked, Points]:
     points = records.find(others, asked, "RECORD")
     measured = {each.config.mode for each in points.measured}
     if missing := [mode for mode in asked.configs if mode not in measured] if args.modes else not measured:
-        what = f"MODES={missing[0]} has" if args.modes else "there is"
-        raise UserError(f"{what} no measured run in RECORD={','.join(others)}: leave it out, or give one")
+        what, rest = (f"MODES={missing[0]} has", "this mode") if args.modes else ("there is", "them")
+        raise UserError(
+            f"{what} no measured run in RECORD={','.join(others)}: name a record of such a run, or leave {rest} out"
+        )
     return asked.fitted(points.measured), points
 
 

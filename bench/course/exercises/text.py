@@ -111,7 +111,7 @@ def sets(names: str | None = None, folder: Path | str | None = None) -> list[Pat
 def read(path: Path, key: int = 0) -> ProblemSet:
     """A set from its text. key: of its hidden tests. Raises UserError with the place of a mistake."""
     if not 0 <= key <= MOST_KEY:
-        raise UserError(f"KEY={key}: a whole number, at most {MOST_KEY}")
+        raise UserError(f"KEY={key}: write a whole number, at most {MOST_KEY}")
     notebook = notebook_of(path)
     tasks, count = [], {}
     if not notebook.cells or notebook.cells[0].cell_type != "markdown" or TASK.search(notebook.cells[0].source):

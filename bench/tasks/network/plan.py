@@ -60,8 +60,8 @@ def parse_size(text: str) -> int:
     size = int(found[1]) * UNITS[found[2].upper()]
     if not SMALLEST <= size <= LARGEST or size % ELEMENT:
         raise UserError(
-            f"SIZES: {text.strip()} is {size} bytes: a multiple of {ELEMENT} (float32) from {in_bytes(SMALLEST)} to "
-            f"{in_bytes(LARGEST)}"
+            f"SIZES: {text.strip()} is {size} bytes: write a multiple of {ELEMENT} (float32) from "
+            f"{in_bytes(SMALLEST)} to {in_bytes(LARGEST)}"
         )
     return size
 

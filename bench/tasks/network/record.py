@@ -178,7 +178,7 @@ def checked(data, path: Path) -> NetworkRecord:
 def check_times(run, where) -> None:
     ranks, rounds = range(run.topology["world_size"]), run.plan["rounds"]
     if [rank for node in run.nodes for rank in node.ranks] != list(ranks) or len(run.load) != len(ranks):
-        raise BadRecord(f"{where}: not a valid record: nodes, load: not one of each rank of topology/world_size")
+        raise BadRecord(f"{where}: not a valid record: nodes, load: the ranks differ from topology/world_size")
     for operation in run.operations:
         sizes = [size["bytes"] for size in operation["sizes"]]
         if sizes != sorted(set(sizes)) or not set(operation["ranks"]) <= set(ranks):
@@ -186,7 +186,9 @@ def check_times(run, where) -> None:
         timed = len(operation["ranks"]) if operation["name"] != "ping_pong" else 1
         for size in operation["sizes"]:
             if len(size["seconds"]) != timed or {len(column) for column in size["seconds"]} != {rounds}:
-                raise BadRecord(f"{where}: not a valid record: operations: seconds are not one of each rank and round")
+                raise BadRecord(
+                    f"{where}: not a valid record: operations: seconds has not one value per rank and round"
+                )
 
 
 def find(folder: Path) -> tuple[list[NetworkRecord], list[str]]:
