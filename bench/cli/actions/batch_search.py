@@ -5,9 +5,7 @@ is doubled or halved until one fits and a larger one does not, and the interval 
 """
 
 import dataclasses
-import functools
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -15,22 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.cli.actions.predict_memory import (
-    GIB,
-    MOST_BATCH,
-    available,
-    count_outputs,
-    largest,
-    memory_limit,
-    most_examples,
-    process_overhead,
-)
+from bench.cli.actions.predict_memory import GIB, MOST_BATCH, available, largest_here, memory_limit, most_examples
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import BenchError, ExitCode, RunFailed, UserError, shortened
 from bench.launch.launcher import launch
 from bench.measure import cgroup
-from bench.measure.memory import read_rss
 from bench.record.read import load
 from bench.record.view import Record
 from bench.studies.programs import measured_only
@@ -130,19 +118,9 @@ def require_limit(config: RunConfig) -> None:
 def predicted(config: RunConfig) -> tuple[int, int]:
     """The batch of the first try, and the largest that the data have."""
     try:
-        taken = initial_rss() if config.device == "cpu" else process_overhead(config)[0] * GIB
-        limit = int(memory_limit(config)[0] - taken)
-        return largest(config, count_outputs(config)[0], limit), most_examples(config)
+        return largest_here(config)[0], most_examples(config)
     except UserError:  # of a model of the user's: a step that depends on its data
         return config.per_device_batch, MOST_BATCH
-
-
-@functools.cache
-def initial_rss() -> int:
-    """Bytes of Python and torch in this process at the first call. MEMORY_GIB limits what is resident."""
-    import torch  # noqa: F401
-
-    return read_rss(os.getpid())
 
 
 def try_run(config: RunConfig, folder: Path) -> tuple[float | None, str]:
