@@ -81,7 +81,7 @@ class Recipe:
     """Training: batch, optimizer, schedule, precision, seed."""
 
     per_device_batch: int | None = option(None,
-        "per-device batch size (cpu: 32, gpu: by its memory, at most 256); max: the largest that fits, by short runs",
+        "per-device batch size; max: the largest that fits (cpu: 32, gpu: by its memory, at most 256)",
         flag="batch", minimum=1)
     accumulate: int = option(1, "gradient accumulation: forward and backward passes per step",
         minimum=1)

@@ -27,7 +27,7 @@ MAX = "max"
 TRY_S = 300.0  # limit of a try without progress
 SHORT_RUN = {"warmup_steps": 1, "timed_steps": 2, "profile": False, "memory": False, "watch": False, "replicas": False,
              "baselines": False, "dist_url": None}  # fmt: skip
-SPARE = 0.03  # share of MEMORY_GIB that a try must leave: a process's heap grows by 1 to 3 % in later steps
+SPARE = 0.05  # share of a CPU's limit that a try must leave: memory differs by 3 % between runs, and grows a little
 Programs = Callable[[RunConfig], dict[str, RunConfig]]
 
 
@@ -47,6 +47,7 @@ def with_largest_batch(console: Console, asked: RunConfig, programs: Programs) -
     for config in configs.values():
         require_limit(config)
     starts = {name: predicted(config) for name, config in configs.items()}
+    ballast = hold_spare(next(iter(configs.values())))  # until this function returns
     batch, tries = min(most for _, most in starts.values()), []
     folder = Path(asked.out) / f"batch-{time.strftime('%Y%m%d-%H%M%S')}"
     keep = False
@@ -68,6 +69,7 @@ def with_largest_batch(console: Console, asked: RunConfig, programs: Programs) -
         keep = error.exit_code != ExitCode.INTERRUPTED
         raise
     finally:
+        del ballast
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     return dataclasses.replace(asked, per_device_batch=batch).labelled(batch_search=json.dumps(tries))
@@ -113,6 +115,12 @@ def require_limit(config: RunConfig) -> None:
     if given and not config.hosts and given * config.num_devices * GIB > available():
         raise UserError(f"MEMORY_GIB={given:g} for each of {config.num_devices} devices, but this machine has "
                         f"{available() / GIB:.1f} GiB available: use a smaller one")  # fmt: skip
+
+
+def hold_spare(config: RunConfig) -> bytes:
+    """Memory that tries do not get where the control group is the limit: the kernel ends them, nothing else does."""
+    limit = cgroup.memory_limit() if config.device == "cpu" and not config.memory_gib else 0
+    return b"x" * int(SPARE * (limit or 0))
 
 
 def predicted(config: RunConfig) -> tuple[int, int]:
