@@ -304,5 +304,6 @@ class Label:
     # The rounds of its suite's interim analyses, as in 4,8,16.
     looks: str | None = option(None)
     limit_minutes: float | None = option(None, exclusive_minimum=0)  # time limit of its suite
+    config_file: str | None = option(None)  # the name of the file that CONFIG names
     gpu_defaults: str | None = option(None)  # options chosen for the GPU, as in precision=bf16 fused=1
     batch_search: str | None = option(None)  # the tries of BATCH=max, as JSON; in a record they are ``batch_search``
