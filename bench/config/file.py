@@ -2,6 +2,7 @@
 training, ddp), or without tables."""
 
 import difflib
+import importlib.util
 import re
 from pathlib import Path
 
@@ -16,10 +17,9 @@ TABLES = [re.match(r"\w+", section.__doc__)[0].lower() for section in SECTIONS]
 def read(path: str, lists: bool) -> dict[str, str]:
     """The options of a file: field -> its text, as on the command line. lists: a value may be a list. Raises UserError
     with the line of the first mistake."""
-    try:
-        import tomllib
-    except ImportError:  # Python 3.10
-        import tomli as tomllib
+    if not (toml := importlib.util.find_spec("tomllib") or importlib.util.find_spec("tomli")):
+        raise UserError("CONFIG needs Python 3.11 or newer, or the package tomli: install it, or type the options")
+    tomllib = importlib.import_module(toml.name)
     file, found = Path(path).expanduser(), {}
     if not file.is_file():
         raise UserError(f"CONFIG={path} is not a file: name a TOML file of options, with lines such as batch = 64")
@@ -33,7 +33,9 @@ def read(path: str, lists: bool) -> dict[str, str]:
     for name, value in tables.items():
         inner = value.items() if isinstance(value, dict) and name in TABLES else [(name, value)]
         for key, each in inner:
-            line = next((n for n, row in enumerate(text.split("\n"), 1) if re.match(rf"\W*{re.escape(key)}\W", row)), 1)
+            line = next(
+                (n for n, row in enumerate(text.split("\n"), 1) if re.match(rf"[^=#]*\b{re.escape(key)}\b", row)), 1
+            )
             try:
                 found |= {BY_NAME[key].name: text_of(key, each, lists)} if key in BY_NAME else refuse(key, each)
             except UserError as error:

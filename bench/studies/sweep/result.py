@@ -14,9 +14,10 @@ from bench.config.modes import MODES
 from bench.config.options import BY_NAME, GRID
 from bench.errors import UserError, shortened
 from bench.record.describe import did_not_fit
-from bench.studies.sweep.study import RULES, axes_of, label_of_point, point_of
+from bench.studies.sweep.study import MOST_CELLS, RULES, axes_of, label_of_point, point_of
 
 PANEL, LEGEND = 3.0, 0.2  # inches: the axes, a row of the legend
+NUMBER = r"\d{0,15}\.?\d{1,15}(e-?\d\d?)?"
 LINEAR_UP_TO = 4  # times the smallest value; above, the axis is logarithmic
 
 
@@ -29,7 +30,9 @@ def labels_of(suite: Suite) -> list[str]:
 def is_grid(suite: Suite) -> bool:
     points = list(map(point_of, labels_of(suite)))
     alike = all(point.keys() == points[0].keys() <= BY_NAME.keys() for point in points)
-    return suite.first.config.label.variant == GRID and alike
+    if suite.first.config.label.variant != GRID or not alike:
+        return False
+    return math.prod(map(len, axes_of(labels_of(suite)).values())) <= MOST_CELLS  # not of an edited record
 
 
 def compare(suite: Suite) -> Result:
@@ -108,7 +111,7 @@ def draw(result: Result):
     if not is_grid(suite):
         return ratio_figure.draw_pairs(result, result.pairs, "What the settings change")
     points, values = {label: point_of(label) for label in suite.programs}, axes_of(labels_of(suite))
-    numbers = [name for name, texts in values.items() if all(re.fullmatch(r"[\d.]+(e-?\d+)?", text) for text in texts)]
+    numbers = [name for name, texts in values.items() if all(re.fullmatch(NUMBER, text) for text in texts)]
     x = max(numbers or values, key=lambda name: len(values[name]), default="mode")
     others = [name for name in values if name != x]
     lines = group_by(suite.programs, lambda label: tuple(points[label][name] for name in others))

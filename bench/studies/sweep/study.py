@@ -63,7 +63,7 @@ def point_of(label: str) -> dict[str, str]:
     >>> point_of("ddp batch=32 precision=bf16")
     {'mode': 'ddp', 'batch': '32', 'precision': 'bf16'}
     """
-    mode, *words = label.split()
+    mode, *words = label.split() or [""]
     return {"mode": mode} | dict(word.partition("=")[::2] for word in words)
 
 

@@ -273,6 +273,21 @@ def test_settings_have_a_row_each_and_cells_a_point_with_its_interval(suites, dr
     assert len(looks) == len(labels)
 
 
+def test_the_best_command_is_given_if_every_other_cell_is_slower_and_else_the_equal_ones(suites):
+    study, programs = STUDIES["sweep"], records.grid_programs()
+    result = study.result(suites["grid"])
+    first, *_ = study.summary(result)[0].rows
+    assert first[0] == result.base == "ddp batch=128 precision=bf16"
+    other = "horovod batch=128 precision=bf16"
+    near = programs | {other: programs[other] | {"throughput": programs[result.base]["throughput"]}}
+    cases = ((8, programs, True, "BATCH=128"), (8, near, False, other), (2, programs, False, "preview"))
+    for rounds, each, best, named in cases:
+        found = study.answer(study.result(records.suite("sweep", each, rounds=rounds)))
+        assert any("make bench" in line for line in found) == best and named in found[-1]
+    loaded = records.loaded(records.suite_records("sweep", programs, rounds=8), 0.41)
+    assert "disturbed" in study.answer(study.result(one_suite(loaded)))[-1]
+
+
 def test_a_replay_shows_how_far_the_verdict_moved_whatever_the_order(drawn):
     said = text_of(drawn["replay"]["replay"])
     assert re.search(r"×1.0[67] \(fair: ddp\).*×0.92 \(unfair: ddp\)", said) and "NOT A FAIR COMPARISON" in said
