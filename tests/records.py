@@ -283,8 +283,8 @@ def span(lane: str, name: str, ms: tuple[float, float], size: int | None = None)
     return {"lane": lane, "name": name, "start_s": ms[0] / 1000, "end_s": ms[1] / 1000, "bytes": size}
 
 
-def knob_programs() -> dict[str, dict]:
-    """The programs of a sweep of ddp's knobs: a grid, and single settings."""
+def sweep_programs() -> dict[str, dict]:
+    """The programs of a sweep of ddp's settings, one at a time, and some crossed as before version 0.2."""
     programs = {"ddp": {"mode": "ddp", "throughput": 91.0}}
     for cap, speed in {1.0: 84.0, 5.0: 89.0, 25.0: 91.0, 100.0: 96.0}.items():
         for view in (False, True):
@@ -297,6 +297,20 @@ def knob_programs() -> dict[str, dict]:
         point = {"compression": value}
         programs[label_of("ddp", point)] = {"mode": "ddp", "throughput": speed, **point}
     return programs
+
+
+def grid_programs() -> dict[str, dict]:
+    """The programs of a grid: horovod is slower than ddp, bf16 faster than fp32, and large batches are the fastest."""
+    return {
+        f"{mode} batch={batch} precision={precision}": {
+            "mode": mode, "batch": batch, "precision": precision, "variant": "grid",
+            "throughput": speed * batch**0.3 * (1.2 if precision == "bf16" else 1.0),
+            "facts": {"autocast": "bfloat16"} if precision == "bf16" else {},
+        }
+        for mode, speed in {"ddp": 40.0, "horovod": 36.0}.items()
+        for batch in (16, 32, 64, 128)
+        for precision in ("fp32", "bf16")
+    }  # fmt: skip
 
 
 # Three seeds: dp ends as single does within a point, ddp is shown to be worse, of horovod too little is known.
@@ -347,7 +361,7 @@ def replicas_of(top1: list[float], apart: bool) -> dict:
 
 
 def format_programs() -> dict[str, dict]:
-    """The programs of a sweep of training options, which has no grid."""
+    """The programs of a sweep of training options, one at a time."""
     bf16 = {"precision": "bf16"}
     several = [({"channels_last": True}, 99.0), (bf16, 60.0), ({"channels_last": True, **bf16}, 130.0),
                ({"compile": True}, 120.0)]  # fmt: skip

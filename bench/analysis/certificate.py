@@ -264,8 +264,8 @@ def certify(programs: Programs, rules: Rules = NOTHING_VARIES) -> Certificate:
         allowed = rules.varies.get(name) or INHERENT.get(name)
         fact = judge(name, programs, read, allowed, name in rules.by_round, name in rules.ranks_apart)
         facts.append(replace(fact, name=name.replace("images", batched)))
-    facts += [*passes(programs), *searched_batches(programs), *several_machines(programs), *interruptions(programs)]
-    facts += hash_sources(programs)
+    facts += [*passes(programs, rules), *searched_batches(programs), *several_machines(programs)]
+    facts += [*interruptions(programs), *hash_sources(programs, rules)]
     return Certificate([*facts, other_options(programs, rules), injected_mistakes(programs, rules)])
 
 
@@ -311,9 +311,10 @@ def value_text(seen: list) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} … {texts[-1]}"
 
 
-def passes(programs: Programs) -> list[Fact]:
+def passes(programs: Programs, rules: Rules) -> list[Fact]:
     why = "one device accumulates the global batch over several passes if its memory is too small"
-    fact = judge("passes of a step", programs, lambda record: record.config.accumulate, (why, number_of_devices))
+    allowed = rules.varies.get("passes of a step", (why, number_of_devices))
+    fact = judge("passes of a step", programs, lambda record: record.config.accumulate, allowed)
     return [] if fact.status == "equal" else [fact]
 
 
@@ -328,10 +329,10 @@ def searched_batches(programs: Programs) -> list[Fact]:
     return [fact] if any(fact.values.values()) else []
 
 
-def hash_sources(programs: Programs) -> list[Fact]:
+def hash_sources(programs: Programs, rules: Rules) -> list[Fact]:
     """Hashes of the user's own code or text, if any was trained."""
     return [
-        judge(name, programs, of_facts(key))
+        judge(name, programs, of_facts(key), rules.varies.get(name))
         for name, key in SOURCES.items()
         if any(of_facts(key)(record) for records in programs.values() for record in records)
     ]

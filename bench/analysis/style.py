@@ -171,7 +171,8 @@ def provenance_lines(suite, n: str | None = None) -> list[str]:
         n += ", each with its own seed" if suite.seeded and suite.n > 1 else ""
         n += f" ({words.sequence(suite.looks, suite.first.config.label.limit_minutes)})" if suite.looks else ""
     most = max(suite.records, key=lambda record: record.config.num_devices)
-    return [machine_line(most), f"{stand_in(most)}; {n}; {workload(most)}"]
+    work = " or ".join(dict.fromkeys(map(workload, suite.records)))
+    return [machine_line(most), f"{stand_in(most)}; {n}; {work}"]
 
 
 def number(value: float) -> str:
@@ -214,6 +215,14 @@ def draw_interval(axes, low: float, high: float, y: float, limits: tuple[float, 
     for beyond, x, marker in ((low < limits[0], limits[0], "<"), (high > limits[1], limits[1], ">")):
         if beyond:
             axes.plot(x, y, marker, color=colour, markersize=9, clip_on=False)
+
+
+def draw_line(axes, xs: list[float], values: list[tuple], look: PlotStyle, label: str, **options) -> None:
+    """A line through values, each (y, low, high) with its interval as a bar; None for low and high: no bar."""
+    ys = [y for y, _, _ in values]
+    bars = zip(*((0, 0) if low is None else (y - low, high - y) for y, low, high in values), strict=True)
+    axes.errorbar(xs, ys, yerr=list(bars), label=label, capsize=3,
+                  **{"color": look.colour, "marker": look.marker, "linestyle": look.line} | options)  # fmt: skip
 
 
 def bar(look: PlotStyle) -> dict:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from bench.analysis import stats
 from bench.config.modes import MODES
 from bench.config.options import PROGRAM, WORK, RunConfig, names
 from bench.config.workloads import Metric
@@ -42,6 +43,11 @@ class Program:
     def overrides(self, base: "Program") -> dict:
         options = names(*WORK, *PROGRAM)
         return {n: getattr(self.config, n) for n in options if getattr(self.config, n) != getattr(base.config, n)}
+
+    @property
+    def mean_throughput(self) -> tuple[float, float | None, float | None]:
+        """Geometric mean over the rounds with its 95 % interval, None for a preview; examples per second."""
+        return stats.interval([1.0] * len(self.throughputs), self.throughputs, 0.95)
 
 
 @dataclass(frozen=True)

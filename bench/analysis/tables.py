@@ -11,6 +11,7 @@ from rich.text import Text
 
 from bench.analysis import stats, words
 from bench.analysis.certificate import Certificate
+from bench.errors import shortened
 from bench.profile.memory_parts import BESIDES, TENSORS
 from bench.record import describe
 from bench.record.disturbance import disturbances_of
@@ -235,4 +236,4 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
     console.print(f"  equal: {', '.join(equal)}")
     for fact in certificate.facts:
         if fact.status != "equal":
-            console.print(f"  {fact.status}: {fact.name} ({words.grouped(fact.values)}): {fact.why}")
+            console.print(f"  {fact.status}: {fact.name} ({shortened(words.grouped(fact.values))}): {fact.why}")

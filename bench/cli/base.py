@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.config import synonyms
+from bench.config import file, synonyms
 from bench.config.combined import RENAMED
-from bench.config.command_line import add_arguments
+from bench.config.command_line import Default, add_arguments
+from bench.config.fields import variable_of
 from bench.config.flags import SWITCH, number, rounds, whole_number
+from bench.config.options import FIELDS
 from bench.errors import MOST_LETTERS, UserError, printable, shortened
 from bench.files import CLONE as IS_CLONE
 from bench.studies.base import MAX_MINUTES, Study
@@ -97,6 +99,7 @@ class Command:
         parser.gone = self.gone
         if self.options:
             add_arguments(parser, self.own, self.others, self.takes, self.knobs)
+            parser.add_argument("--config", metavar="CONFIG", help="TOML file of options; those given here count")
         for flag, options in self.flags.items():
             parser.add_argument(flag, **{name: value for name, value in options.items() if name != "read"})
         for name, options in self.positional.items():
@@ -118,6 +121,12 @@ class Command:
             if "read" in options and (text := getattr(args, name)) is not None:
                 setattr(args, name, options["read"](name.upper(), text))
         if self.options:
+            for name, text in file.read(args.config, self.name == "sweep").items() if args.config else ():
+                if not hasattr(args, name):
+                    option = variable_of(FIELDS[name])
+                    raise UserError(f"CONFIG={args.config}: `bench {self.name}` has no {option}: leave it out")
+                if getattr(args, name) is None or isinstance(getattr(args, name), Default):
+                    setattr(args, name, text)
             replace_special_values(args)
         return args
 

@@ -23,8 +23,8 @@ def provide_horovod(args) -> None:
     from bench.install import horovod_install
 
     name = getattr(args, "mode", None)
-    mode = MODES.get(name)
-    if name is not None and not (mode and mode.needs):
+    mode = any(each in MODES and MODES[each].needs for each in (name or "").split(","))
+    if name is not None and not mode:
         return
     try:
         with contextlib.redirect_stdout(sys.stderr):

@@ -1,4 +1,4 @@
 from bench.cli.base import study_command
 from bench.studies.registry import STUDIES
 
-COMMAND = study_command(STUDIES["knobs"])
+COMMAND = study_command(STUDIES["sweep"])

@@ -5,16 +5,18 @@ import dataclasses
 import functools
 import os
 import shlex
+from pathlib import Path
 
 from bench.config import hosts, rules
 from bench.config.combined import READ, TEXT, is_part, words_of
 from bench.config.data_sets import DATA_SETS, OWN, data_kind
-from bench.config.fields import base_type, flag_of, in_words, variable_of
+from bench.config.fields import base_type, check_value, flag_of, in_words, variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, SECTIONS, RunConfig, names, when_not_given
 from bench.errors import UserError
 
 ON_OFF = {"nargs": "?", "const": "1"}  # a switch, as argparse wants it: --quick, --quick=1, --quick=0
+WITH_COMMAS = ("hosts", "freeze", "mistake", "schedule", "snapshots")  # a list of such values has semicolons
 OF_IMAGES = ("model", "data", "image_size", "augment", "target")  # a command's own defaults of these apply to images
 
 
@@ -44,6 +46,32 @@ def parse_value(f: dataclasses.Field, text: str):
     except ValueError:
         word = "whole number" if kind is int else "number"
         raise UserError(f"{variable_of(f)}={text} is not a {word}") from None
+
+
+def read_option(f: dataclasses.Field, text: str) -> dict:
+    """The fields that an option's text sets. Raises UserError for a value that no run can have."""
+    parts = (READ[f.name](text) if f.name in READ else {}) or {f.name: parse_value(f, text)}
+    for name, value in parts.items():
+        check_value(FIELDS[name], value)
+    return parts
+
+
+def separator(f: dataclasses.Field) -> str:
+    return ";" if f.metadata["path"] or f.name in WITH_COMMAS else ","
+
+
+def listed(f: dataclasses.Field, text: str) -> list[str]:
+    """The values of an option given as a list, for `bench sweep`.
+
+    >>> listed(FIELDS["per_device_batch"], "32, 64"), listed(FIELDS["schedule"], "cosine;step:30,60")
+    (['32', '64'], ['cosine', 'step:30,60'])
+    """
+    values = list(dict.fromkeys(value.strip() for value in text.split(separator(f))))
+    if f.name != "num_devices" or not all(value.isdecimal() for value in values):  # GPU-3f2a,GPU-77b0 are one value
+        return values if f.name != "num_devices" else [text]
+    if len(values) > 1 and "0" in values:
+        raise UserError(f"GPUS={text}: a sweep takes numbers of devices: choose GPUs by CUDA_VISIBLE_DEVICES={text}")
+    return values
 
 
 def add_arguments(
@@ -84,9 +112,9 @@ def from_arguments(args: argparse.Namespace) -> RunConfig:
     for f in FIELDS.values():
         if (text := found[f.name]) is None:
             continue
-        parts = READ[f.name](text) if f.name in READ else {}
-        given |= parts or {f.name: parse_value(f, text)}
-    return RunConfig(**given)
+        given |= read_option(f, text)
+    config, file = RunConfig(**given), getattr(args, "config", None)
+    return config.labelled(config_file=Path(file).name) if file else config
 
 
 def set_workload_defaults(args: argparse.Namespace) -> None:

@@ -36,10 +36,8 @@ class ModeInfo:
     elastic: bool = False  # it supports MIN_DEVICES
     knobs: dict = field(default_factory=dict)  # options of only some modes -> values other than the default, or None
     tuned: dict[str, dict] = field(default_factory=dict)  # device -> what TUNED=1 sets; the step computes the same
-    sweep: dict[str, tuple] = field(default_factory=dict)  # `bench sweep` crosses these options' values
-    sweep_on_gpu: dict[str, tuple] = field(default_factory=dict)  # devices with other values
-    single: tuple[dict, ...] = ()  # settings that `bench sweep` tries one at a time
-    single_on_gpu: tuple[dict, ...] = ()  # GPUs only
+    sweep: tuple[dict, ...] = ()  # settings that `bench sweep` tries one at a time, if it gets no lists
+    sweep_on_gpu: tuple[dict, ...] = ()  # GPUs only
     on_gpu: tuple[dict, ...] = ()  # settings that `bench doctor gpu` runs
     norm_buffers: str = ""  # whose running statistics of batch norm are kept
     gradient_copy: str = (
@@ -65,14 +63,14 @@ def options_of(*sections: type, without: str = "", compression: tuple[str, ...] 
 MODES = {
     "single": ModeInfo(
         "one process, one device", PlotStyle("#6E6E6E", "", "o", (0, (5, 1, 1, 1, 1, 1))), ("in-process",),
-        one_process=True, max_devices=1, single=(*FORMATS, *COMPILED),
-        single_on_gpu=(*ON_GPU, *({"compile": True, "compile_mode": mode} for mode in COMPILE_MODES)),
+        one_process=True, max_devices=1, sweep=(*FORMATS, *COMPILED),
+        sweep_on_gpu=(*ON_GPU, *({"compile": True, "compile_mode": mode} for mode in COMPILE_MODES)),
     ),
     "dp": ModeInfo(
         "nn.DataParallel: one process, one thread per device", PlotStyle("#E69F00", "///", "s", "--"), ("in-process",),
         one_process=True, sync_norm=False,
         no_compile="it copies the model every step, and PyTorch does not compile such copies",
-        single=FORMATS, single_on_gpu=ON_GPU, norm_buffers="keeps device 0's",
+        sweep=FORMATS, sweep_on_gpu=ON_GPU, norm_buffers="keeps device 0's",
     ),
     "ddp": ModeInfo(
         "DistributedDataParallel: one process per device", PlotStyle("#0072B2", "", "^", "-"), ("torchrun", "spawn"),
@@ -80,10 +78,10 @@ MODES = {
         knobs=options_of(Ddp, Exchange, compression=COMPRESSIONS[1:]) | TORCHRUN,
         # A gradient is stored once, inside its bucket, and the bookkeeping of unused parameters is skipped.
         tuned={device: {"gradient_as_bucket_view": True, "static_graph": True} for device in ("cpu", "cuda")},
-        sweep={"bucket_cap_mb": (1.0, 5.0, 25.0, 100.0), "gradient_as_bucket_view": (False, True)},
-        single=({"static_graph": True}, {"overlap": False}, {"broadcast_buffers": False}, {"compression": "fp16"},
-                {"compression": "bf16"}, {"compression": "powersgd"}),
-        single_on_gpu=({"batched_grad_copy": True}, {"numa_binding": True}),
+        sweep=(*({"bucket_cap_mb": size} for size in (1.0, 5.0, 25.0, 100.0)), {"gradient_as_bucket_view": True},
+               {"static_graph": True}, {"overlap": False}, {"broadcast_buffers": False},
+               *({"compression": kind} for kind in COMPRESSIONS[1:])),
+        sweep_on_gpu=({"batched_grad_copy": True}, {"numa_binding": True}),
         on_gpu=({"overlap": False}, {"compression": "fp16"}, {"compression": "powersgd"}, {"sync": False},
                 {"gradient_as_bucket_view": True, "static_graph": True}),
         gradient_copy="buckets",
@@ -97,10 +95,9 @@ MODES = {
         # Its background thread interrupts the training thread every 25 ms instead of every 1 ms, and sends larger
         # reductions. A GPU's step needs no core, and may be shorter than 25 ms: there 1 ms stays.
         tuned={"cpu": {"cycle_time_ms": 25.0}},
-        sweep={"fusion_mb": (1.0, 16.0, 128.0), "cycle_time_ms": (1.0, 5.0, 25.0)},
-        sweep_on_gpu={"cycle_time_ms": (0.5, 1.0, 2.0, 5.0)},
-        single=({"overlap": False}, {"compression": "fp16"}),  # autotune searches for hundreds of steps
-        single_on_gpu=({"async_completion": True},),
+        sweep=(*({"fusion_mb": size} for size in (1.0, 16.0, 128.0)), *({"cycle_time_ms": t} for t in (1.0, 5.0, 25.0)),
+               {"overlap": False}, {"compression": "fp16"}),  # autotune searches for hundreds of steps
+        sweep_on_gpu=({"cycle_time_ms": 0.5}, {"cycle_time_ms": 2.0}, {"async_completion": True}),
         on_gpu=({"overlap": False}, {"compression": "fp16"}, {"sync": False}, {"async_completion": True}),
         gradient_copy="fusion buffer", norm_buffers="leaves each rank its own, and they drift apart",
     ),
@@ -108,7 +105,7 @@ MODES = {
         "DDP with sharded optimizer state: ZeroRedundancyOptimizer", PlotStyle("#56B4E9", "\\\\\\", "P", (0, (3, 1))),
         ("torchrun", "spawn"), on_request=True, shards=("optimizer state",),
         knobs=options_of(Ddp, Exchange, without="init_sync", compression=COMPRESSIONS[1:]) | TORCHRUN,
-        single=({"gradient_as_bucket_view": True}, {"bucket_cap_mb": 5.0}, {"overlap": False}),
+        sweep=({"gradient_as_bucket_view": True}, {"bucket_cap_mb": 5.0}, {"overlap": False}),
         gradient_copy="buckets", norm_buffers="broadcasts rank 0's, as ddp does",
     ),
     "fsdp": ModeInfo(
@@ -117,15 +114,16 @@ MODES = {
         shards=("weights", "gradients", "optimizer state"),
         no_compile="the weights of a block are gathered by Python code before it, which is not compiled",
         knobs=options_of(Fsdp) | TORCHRUN,
-        single=({"reshard": False}, {"prefetch": 1}, {"prefetch": 2}, {"reshard": False, "prefetch": 1}),
-        single_on_gpu=({"param_dtype": "bf16"}, {"param_dtype": "bf16", "reduce_dtype": "fp32"}),
+        sweep=({"reshard": False}, {"prefetch": 1}, {"prefetch": 2}, {"reshard": False, "prefetch": 1}),
+        sweep_on_gpu=({"param_dtype": "bf16"}, {"param_dtype": "bf16", "reduce_dtype": "fp32"}),
         on_gpu=({"reshard": False}, {"prefetch": 1}, {"precision": "bf16", "param_dtype": "bf16"}),
         norm_buffers="leaves each rank its own, and they drift apart",
     ),
     "local": ModeInfo(
         "each rank steps separately, weights averaged every few steps: NOT the same update",
         PlotStyle("#F0E442", "---", "h", (0, (4, 2, 1, 2))), ("torchrun", "spawn"), on_request=True, same_update=False,
-        knobs=options_of(Local) | {"sync": None} | TORCHRUN, sweep={"local_steps": (1, 2, 4, 8, 16)},
+        knobs=options_of(Local) | {"sync": None} | TORCHRUN,
+        sweep=tuple({"local_steps": steps} for steps in (1, 2, 4, 8, 16)),
         norm_buffers="averages them with the weights",
     ),
     "independent": ModeInfo(

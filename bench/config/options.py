@@ -12,6 +12,7 @@ from bench.config.sections import Data, Exchange, Label, Measuring, Model, Recip
 from bench.config.tasks import TASKS
 from bench.errors import UserError
 
+GRID = "grid"  # Label.variant of a cell of a sweep
 KNOBS = {name for info in MODES.values() for name in info.knobs}  # options that only some modes have
 
 
@@ -78,6 +79,7 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
 
 
 FIELDS = {f.name: f for f in dataclasses.fields(RunConfig) if f.name != "label"}
+BY_NAME = {fields.variable_of(f).lower(): f for f in FIELDS.values() if not f.metadata["within"]}
 LABELS = {f.name: f for f in dataclasses.fields(Label)}
 # Default of every option; for those that depend on the GPU, the default on a CPU and with TORCH_DEFAULTS=1.
 PLAIN = {name: f.metadata["plain"] for name, f in FIELDS.items() if f.metadata["plain"] is not None}

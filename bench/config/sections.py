@@ -81,7 +81,7 @@ class Recipe:
     """Training: batch, optimizer, schedule, precision, seed."""
 
     per_device_batch: int | None = option(None,
-        "per-device batch size (cpu: 32, gpu: by its memory, at most 256); max: the largest that fits, by short runs",
+        "per-device batch size; max: the largest that fits (cpu: 32, gpu: by its memory, at most 256)",
         flag="batch", minimum=1)
     accumulate: int = option(1, "gradient accumulation: forward and backward passes per step",
         minimum=1)
@@ -304,5 +304,6 @@ class Label:
     # The rounds of its suite's interim analyses, as in 4,8,16.
     looks: str | None = option(None)
     limit_minutes: float | None = option(None, exclusive_minimum=0)  # time limit of its suite
+    config_file: str | None = option(None)  # the name of the file that CONFIG names
     gpu_defaults: str | None = option(None)  # options chosen for the GPU, as in precision=bf16 fused=1
     batch_search: str | None = option(None)  # the tries of BATCH=max, as JSON; in a record they are ``batch_search``

@@ -7,7 +7,7 @@ from bench.config.modes import MODES
 from bench.errors import UserError
 from bench.files import PROJECT
 from bench.record.disturbance import undisturbed
-from bench.record.read import find_records
+from bench.record.read import FORMER, find_records
 from bench.studies.registry import STUDIES, study_of
 
 REFERENCE = PROJECT / "results" / "reference"
@@ -57,7 +57,9 @@ def suites_named(study: str) -> list[Suite]:
         raise UserError(
             f"there is no {REFERENCE}: the chapters need a clone of the repository, not only the installed package"
         )
-    records = [record for folder in REFERENCE.glob(f"*/{study}-*/") for record in find_records(folder)[0]]
+    names = [study, *(old for old, new in FORMER.items() if new == study)]
+    folders = [folder for name in names for folder in REFERENCE.glob(f"*/{name}-*/")]
+    records = [record for folder in folders for record in find_records(folder)[0]]
     return suites_of(sorted(records, key=lambda record: record.started_at))
 
 

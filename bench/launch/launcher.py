@@ -11,7 +11,7 @@ import shutil
 import time
 from pathlib import Path
 
-from bench.config.options import RunConfig, to_dict
+from bench.config.options import GRID, RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.config.sections import TRACKERS
 from bench.config.tasks import TRAIN
@@ -143,9 +143,10 @@ class Launch:
         failure = getattr(error, "failure", None)
         if isinstance(error, KeyboardInterrupt):  # outside of ``supervise.run``, which makes a RunFailed of it
             failure = supervise.failed("interrupted", None, "interrupted", self.dir).failure
-        if self.survival and self.survival.starts and isinstance(error, UserError) and not failure:
+        kept = (self.survival and self.survival.starts) or self.config.label.variant == GRID
+        if kept and isinstance(error, UserError) and not failure:
             failure = {"rank": None, "kind": "raised", "message": str(error), "traceback": ""}
-            error.failure = failure  # an earlier attempt has trained
+            error.failure = failure  # an earlier attempt has trained, or it is a cell's result
         if isinstance(error, UserError) and not failure:
             shutil.rmtree(self.dir, ignore_errors=True)  # nothing had begun
         elif failure and self.dir.is_dir():

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.files import atomic_write
+from bench.files import PROC, atomic_write
 from bench.measure import steady
 from bench.process.heartbeat import PHASES
 from bench.process.tree import is_running
@@ -66,6 +66,8 @@ class Guard:
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.stdout.reconfigure(line_buffering=True)
+        with contextlib.suppress(OSError):  # out of memory, the kernel kills a rank and not the command that reports it
+            (PROC / "self/oom_score_adj").write_text("500")
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         signals_in, self.signals_out = os.pipe()
         os.set_blocking(self.signals_out, False)

@@ -308,13 +308,13 @@ def flops_sentence(record: Record) -> str:
     said = f"{model / 1e9:.4g} GFLOP per example, forward and backward"
     said += f" ({hardware / 1e9:.4g} with the recomputed activations, for HFU)" if hardware else ""
     against = "MFU is unknown: set PEAK_TFLOPS to the peak of one device"
-    against = f"MFU is relative to a peak of {peak:g} TFLOP/s ({source})" if peak else against
+    against = f"MFU is a share of {peak:g} TFLOP/s ({source})" if peak else against
     return f"{said}, counted by torch without elementwise operations, norms and optimizer; {against}"
 
 
 def did_not_fit(failure: dict) -> bool:
     """Whether a run failed because a device had too little memory for it. failure: as in its record, which may be older
-    than ``out_of_memory``; some libraries' errors have no separate type.
+    than ``out_of_memory``; the errors of some libraries have no separate type.
 
     >>> did_not_fit({"kind": "raised", "message": "rank 0 raised OutOfMemoryError: CUDA out of memory. Tried to …"})
     True

@@ -23,6 +23,7 @@ LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"  # rounds
 LATER = {"median_throughput_per_s", "steal_share"}  # metrics that older records lack
 PARTS = ("schema_version", "run_id", "config", "samples")  # only the record of a run has all of them
 BEFORE_3 = {"augment": False, "checkpoint": False}  # in effect before they were options
+FORMER = {"knobs": "sweep"}  # names of studies before version 9
 VARIANTS = ("base", "fair", "unfair", "right", "wrong")  # how the name of an arm began before there were variants
 OLD_NOTES = (
     (r"^(no GPU is used: \d+ CPU) \w+ stand for", r"\1 processes emulate"),
@@ -108,6 +109,8 @@ def migrate(record, where) -> dict:
             name_labels(record["config"])
             name_workload(record)
         reword_notes(record.get("topology"))
+        study = record["config"].get("study")
+        record["config"]["study"] = FORMER.get(study, study) if isinstance(study, str) else study
         record |= {"schema_version": SCHEMA_VERSION, "config": UNSET | dict.fromkeys(LABELS) | record["config"]}
     return record
 

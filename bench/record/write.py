@@ -68,7 +68,7 @@ GPU_DEFAULTS = (
 )
 BATCH_SEARCH = (
     "runs of three steps in fresh processes before this one, in their order; fitted: no rank ran out of memory, and on "
-    "a CPU 3 % of MEMORY_GIB were left; peak_gib: on GPUs NVML's process memory or torch's reserved, on a CPU rss_hwm"
+    "a CPU 5 % of the limit were left; peak_gib: on GPUs NVML's process memory or torch's reserved, on a CPU rss_hwm"
 )
 
 WORDS = {"killed": "was killed", "raised": "raised", "machine lost": "was lost with its machine",

@@ -8,7 +8,7 @@ from types import ModuleType
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.cluster.plan import repeated
 from bench.config.combined import TEXT, is_part, words_of
-from bench.config.command_line import OF_IMAGES
+from bench.config.command_line import OF_IMAGES, from_arguments
 from bench.config.fields import in_words, variable_of
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import FIELDS, KNOBS, UNSET, RunConfig, when_not_given
@@ -30,6 +30,7 @@ class Study:
     question: str
     help: str
     plans: Callable  # (console, asked, flags) -> a Plan for each suite; UserError for what cannot be studied
+    read: Callable = from_arguments  # the parsed arguments -> ``asked``
     group: str = "measure"
     example: str = "GPUS=2"
     folder: str = ""  # below bench/studies, if it is not the name
@@ -45,7 +46,7 @@ class Study:
     questions: dict[str, str] = field(default_factory=dict)  # subject of a suite -> its own question
     card: bool = False  # on the page its suites are cards in one row
     auto: bool = False  # it takes ROUNDS=auto: its answer is the verdicts of its pairs
-    partial: bool = False  # a configuration that does not fit into memory is left out, and the others continue
+    partial: str = ""  # a configuration is left out if it does not fit into "memory", or "any" of its runs fails
 
     @property
     def module(self) -> ModuleType:
@@ -115,6 +116,7 @@ class Study:
         most = max(config.num_devices for config in configs)
         configs = [config for config in configs if config.num_devices == most]
         words = ["make", self.command, f"{'MAX_GPUS' if self.most else 'GPUS'}={most}"]
+        words = words[:-1] if " GPUS=" in self.about(suite) else words  # they were swept
         words += [f"{'SEEDS' if self.seeded else 'ROUNDS'}={'auto' if suite.looks else max(1, suite.n)}"]
         words += [f"MAX_MINUTES={suite.first.config.label.limit_minutes:g}"] if suite.looks else []
         words += [f"{self.named_by}={about}"] if (about := self.about(suite)) else []

@@ -4,7 +4,7 @@ import importlib
 
 from bench.studies.base import Study
 
-FOLDERS = ("compare", "replay", "scaling", "breakdown", "knobs", "accuracy", "unsynced", "lab")
+FOLDERS = ("compare", "replay", "scaling", "breakdown", "sweep", "accuracy", "unsynced", "lab")
 
 STUDIES: dict[str, Study] = {
     study.name: study

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.analysis.stats import VERDICTS
 from bench.config.options import RunConfig
-from bench.errors import ExitCode, RunFailed
+from bench.errors import ExitCode, RunFailed, UserError
 from bench.launch.launcher import launch
 from bench.launch.progress_bar import LiveProgress
 from bench.record.describe import did_not_fit
@@ -68,10 +68,13 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
         for label in order(left, number):
             try:
                 record = run_fitting(console, plan, label, number, folder, f"round {number + 1}/{rounds} {label}")
-            except RunFailed as error:
-                if plan.study.partial and did_not_fit(error.failure):
-                    said[label], last = "did not fit into memory", error
-                elif label not in plan.may_fail or error.exit_code == ExitCode.INTERRUPTED:
+            except (RunFailed, UserError) as error:
+                unfit, partial = isinstance(error, RunFailed) and did_not_fit(error.failure), plan.study.partial
+                if error.exit_code == ExitCode.INTERRUPTED:
+                    raise
+                if partial == "any" or (partial and unfit):
+                    said[label], last = "did not fit into memory" if unfit else "failed", error
+                elif label not in plan.may_fail or isinstance(error, UserError):
                     raise
                 else:
                     said[label] = "failed, as expected"
@@ -118,7 +121,7 @@ def run_fitting(console, plan: Plan, label: str, number: int, folder: Path, titl
         config = plan.programs[label]
         alike = [each for each in plan.programs.values() if each.global_batch == config.global_batch]
         devices = max(each.num_devices for each in alike)
-        may = plan.study.partial and did_not_fit(error.failure)
+        may = plan.study.partial == "memory" and did_not_fit(error.failure)
         once = config.accumulate == min(each.accumulate for each in alike)  # and not in passes already
         if not (may and once and (smaller := in_passes(config, devices))):
             raise

@@ -41,7 +41,7 @@ OTHERS = {
     "weak": records.scaling_programs("weak"),
     "strong": records.scaling_programs("strong"),
     "breakdown": records.breakdown_programs(),
-    "knobs": records.knob_programs(),
+    "sweep": records.sweep_programs(),
     "replay": records.replay_programs(),
 }
 

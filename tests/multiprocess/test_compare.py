@@ -155,3 +155,26 @@ def test_a_sweep_of_training_options(tmp_path, suite):
     for program in ("dp precision=bf16", "dp channels_last=1 precision=bf16"):
         assert (program in records) != (f"left out: {program}: PRECISION=bf16" in said)
     assert "parity certificate: fair" in said
+
+
+def test_a_grid_goes_on_without_the_cells_that_fail_and_names_what_cannot_run(tmp_path, suite):
+    """Without a verdict: of one round. What every cell has is in a file."""
+    small = "def small(outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, outputs))\n"
+    broken = "def broken(outputs):\n    raise RuntimeError('CUDA out of memory')\n"
+    (tmp_path / "nets.py").write_text(f"from torch import nn\n\n\n{small}\n\n{broken}")
+    (tmp_path / "my.toml").write_text("steps = 2\n[model]\n")
+    models = f"{tmp_path}/nets.py:small,{tmp_path}/nets.py:broken"
+    out = tmp_path / "out"
+    result = suite("sweep", out, model=models, modes="single,dp", gpus="1,2", rounds=1, config=tmp_path / "my.toml")
+    assert result.code == 0, result.stderr
+    (folder,) = out.iterdir()
+    records = {record.program: record for record in records_of(folder)}
+    good = ["single gpus=1 model=nets.py:small", "dp gpus=1 model=nets.py:small", "dp gpus=2 model=nets.py:small"]
+    assert sorted(label for label, record in records.items() if record.ok) == sorted(good)
+    assert records[good[0]].label.config_file == "my.toml" and records[good[0]].config.timed_steps == 3
+    said = " ".join(result.stdout.split())
+    assert said.count("model=nets.py:broken failed") == 3 and "left out: single gpus=2" in said
+    assert "no best command (a preview)" in said or "no best command (disturbed)" in said
+    page = (folder / "report.html").read_text()
+    assert "cannot run: MODE=single" in page and page.count("did not fit into memory") >= 3
+    assert [path.name for path in (folder / "pictures").iterdir()] == ["sweep.svg"]

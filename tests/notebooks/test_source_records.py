@@ -57,7 +57,7 @@ def test_what_there_is_not(arguments, value):
         source(*arguments)
 
 
-@pytest.mark.parametrize("study", ["compare", "replay", "weak", "breakdown", "knobs", "accuracy", "unsynced", "lab"])
+@pytest.mark.parametrize("study", ["compare", "replay", "weak", "breakdown", "sweep", "accuracy", "unsynced", "lab"])
 def test_a_committed_suite_names_its_machine(study):
     found = records.references(study)
     assert found and all(suite.study == study and suite.device == "cpu" for suite in found)

@@ -106,10 +106,10 @@ from bench.cli.base import Command
 COMMAND = Command("hello", "learn", "say hello", run=lambda args: print("hello"))
 """,
     "cli/shards.py": """
-from bench.cli.base import of_study
+from bench.cli.base import study_command
 from bench.studies.registry import STUDIES
 
-COMMAND = of_study(STUDIES["shards"])
+COMMAND = study_command(STUDIES["shards"])
 """,
 }
 LINES = {

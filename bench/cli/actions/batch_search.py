@@ -5,9 +5,7 @@ is doubled or halved until one fits and a larger one does not, and the interval 
 """
 
 import dataclasses
-import functools
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -15,22 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.cli.actions.predict_memory import (
-    GIB,
-    MOST_BATCH,
-    available,
-    count_outputs,
-    largest,
-    memory_limit,
-    most_examples,
-    process_overhead,
-)
+from bench.cli.actions.predict_memory import GIB, MOST_BATCH, available, largest_here, memory_limit, most_examples
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import BenchError, ExitCode, RunFailed, UserError, shortened
 from bench.launch.launcher import launch
 from bench.measure import cgroup
-from bench.measure.memory import read_rss
 from bench.record.read import load
 from bench.record.view import Record
 from bench.studies.programs import measured_only
@@ -39,7 +27,7 @@ MAX = "max"
 TRY_S = 300.0  # limit of a try without progress
 SHORT_RUN = {"warmup_steps": 1, "timed_steps": 2, "profile": False, "memory": False, "watch": False, "replicas": False,
              "baselines": False, "dist_url": None}  # fmt: skip
-SPARE = 0.03  # share of MEMORY_GIB that a try must leave: a process's heap grows by 1 to 3 % in later steps
+SPARE = 0.05  # share of a CPU's limit that a try must leave: memory differs by 3 % between runs, and grows a little
 Programs = Callable[[RunConfig], dict[str, RunConfig]]
 
 
@@ -59,6 +47,7 @@ def with_largest_batch(console: Console, asked: RunConfig, programs: Programs) -
     for config in configs.values():
         require_limit(config)
     starts = {name: predicted(config) for name, config in configs.items()}
+    ballast = hold_spare(next(iter(configs.values())))  # until this function returns
     batch, tries = min(most for _, most in starts.values()), []
     folder = Path(asked.out) / f"batch-{time.strftime('%Y%m%d-%H%M%S')}"
     keep = False
@@ -80,6 +69,7 @@ def with_largest_batch(console: Console, asked: RunConfig, programs: Programs) -
         keep = error.exit_code != ExitCode.INTERRUPTED
         raise
     finally:
+        del ballast
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     return dataclasses.replace(asked, per_device_batch=batch).labelled(batch_search=json.dumps(tries))
@@ -127,22 +117,18 @@ def require_limit(config: RunConfig) -> None:
                         f"{available() / GIB:.1f} GiB available: use a smaller one")  # fmt: skip
 
 
+def hold_spare(config: RunConfig) -> bytes:
+    """Memory that tries do not get where the control group is the limit: the kernel ends them, nothing else does."""
+    limit = cgroup.memory_limit() if config.device == "cpu" and not config.memory_gib else 0
+    return b"x" * int(SPARE * (limit or 0))
+
+
 def predicted(config: RunConfig) -> tuple[int, int]:
     """The batch of the first try, and the largest that the data have."""
     try:
-        taken = initial_rss() if config.device == "cpu" else process_overhead(config)[0] * GIB
-        limit = int(memory_limit(config)[0] - taken)
-        return largest(config, count_outputs(config)[0], limit), most_examples(config)
+        return largest_here(config)[0], most_examples(config)
     except UserError:  # of a model of the user's: a step that depends on its data
         return config.per_device_batch, MOST_BATCH
-
-
-@functools.cache
-def initial_rss() -> int:
-    """Bytes of Python and torch in this process at the first call. MEMORY_GIB limits what is resident."""
-    import torch  # noqa: F401
-
-    return read_rss(os.getpid())
 
 
 def try_run(config: RunConfig, folder: Path) -> tuple[float | None, str]:

@@ -21,7 +21,7 @@ from bench.launch.devices import LEAST_FREE_GIB, usable_gpus
 from bench.launch.launcher import resolve_here
 from bench.measure import cgroup
 from bench.measure.environment import usable_cores
-from bench.measure.memory import read_pss, read_rss
+from bench.measure.memory import read_rss
 from bench.profile.memory_parts import CONTEXT
 from bench.record.describe import memory_difference, used_gpus
 from bench.record.read import find_records
@@ -169,6 +169,15 @@ def available() -> int:
     return min(free, allowed) if allowed else free
 
 
+def largest_here(config: RunConfig) -> tuple[int, list[str]]:
+    """The largest batch per device that fits, and what that is computed from. Raises UserError."""
+    limit, told = memory_limit(config)
+    outputs, note = count_outputs(config)
+    besides, assumed = process_overhead(config)
+    most = largest(config, outputs, int(limit - besides * GIB))
+    return most, [f"largest: {told}, at most the data set", note, assumed]
+
+
 def largest(config: RunConfig, outputs: int, limit: int) -> int:
     """The largest batch per device whose tensors need at most ``limit`` bytes, at most the data; 0 if none."""
     from bench.predict.memory.plan import largest_batch
@@ -202,11 +211,10 @@ def process_overhead(config: RunConfig) -> tuple[float, str]:
 
 @functools.cache
 def initial_process_bytes() -> int:
-    """Bytes of this process at the first call, so that every mode gets the same: predictions make it grow."""
-    try:
-        return read_pss(os.getpid())
-    except OSError:
-        return read_rss(os.getpid())
+    """Resident bytes of this process with torch, at the first call: predictions make it grow."""
+    import torch  # noqa: F401
+
+    return read_rss(os.getpid())
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bench.analysis import tables
 from bench.analysis.suite import suites_and_others
-from bench.cli.actions import predict_memory as memory
+from bench.cli.actions.predict_memory import largest_here
 from bench.cli.actions.studies import run_plan
 from bench.cli.base import warn
 from bench.config.command_line import from_arguments, given_options
@@ -128,18 +128,13 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
 
 def batches_of(programs: dict[str, RunConfig]) -> dict:
     """The largest batch of each program that trains, as fields of ``Facts``; or why memory is unknown."""
-    import bench.predict.memory.plan  # noqa: F401 (torch, whose memory is measured below)
-
     batches, said = {}, []
     for label, config in programs.items():
         if MODES[config.mode].baseline:
             continue
         try:
-            limit, told = memory.memory_limit(config, None)
-            outputs, assumed = memory.count_outputs(config)
-            overhead, context = memory.process_overhead(config)
-            batches[label] = memory.largest(config, outputs, int(limit - overhead * memory.GIB))
+            batches[label], notes = largest_here(config)
         except UserError as error:
             return {"batches_said": (str(error),)}
-        said += [f"largest: {told}, at most the data set", assumed, context]
+        said += notes
     return {"batches": batches, "batches_said": tuple(dict.fromkeys(filter(None, said)))}

@@ -62,7 +62,7 @@ def with_utilization(
         record = Record(record.data | {"config": record.data["config"] | {"peak_tflops": peak}}, record.folder)
     rows = [describe.utilization(record, each.throughput / each.ranks) for each in found]
     grid = tables.with_flops(grid, rows)
-    note = f"MFU is relative to a peak of {peak:.3g} TFLOP/s ({source})" if peak else source
+    note = f"MFU is a share of {peak:.3g} TFLOP/s ({source})" if peak else source
     head = [(titles.get(name, name), right) for name, right in grid.head]
     return dataclasses.replace(grid, head=head), [note] if note and any(rows) else []
 

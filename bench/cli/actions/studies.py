@@ -9,6 +9,7 @@ from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Suite, suite_of
 from bench.cli.actions.batch_search import take_max, with_largest_batch
 from bench.config.command_line import from_arguments
+from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.record.describe import cautions, oom_notes
 from bench.record.disturbance import worst
@@ -21,15 +22,15 @@ from bench.studies.rounds import Sequence, labelled, repeats_of, run_rounds
 def run(study: Study, args) -> int:
     """Run every suite of a study's command, and print the results."""
     find_batch = take_max(args)
-    flags, asked, console = flags_of(study, args), from_arguments(args), tables.terminal()
+    flags, asked, console = flags_of(study, args), study.read(args), tables.terminal()
     if find_batch:
-        if study.seeded:
-            raise UserError(f"BATCH=max: `bench {study.command}` trains to the end with a given recipe: give a number")
+        if study.seeded or study.read is not from_arguments:
+            raise UserError(f"BATCH=max does not work with `bench {study.command}`: give a number")
         asked = with_largest_batch(console, asked, lambda asked: {
             name: config for plan in study.plans(Console(quiet=True), asked, flags)
             for name, config in plan.programs.items()
         })  # fmt: skip
-    folders = [run_plan(console, plan, flags, asked.out) for plan in study.plans(console, asked, flags)]
+    folders = [run_plan(console, plan, flags, args.out or RunConfig.out) for plan in study.plans(console, asked, flags)]
     return finish(console, folders, flags.strict)
 
 
@@ -123,7 +124,7 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
         console.print(f"preview: n = {suite.n}, no interval, no verdict and no recommendation")
     for grid in study.summary(result):
         tables.print_grid(console, grid, style="dim" if grey else "")
-    for said in (getattr(result, name, str)() for name in ("together", "rounds_needed")):
+    for said in (getattr(result, name, str)() for name in ("holm_summary", "rounds_needed")):
         if said:
             console.print(said)
     for label, rounds in getattr(result, "outliers", {}).items():

@@ -10,6 +10,7 @@ from bench.launch.command import thread_variables
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import NotExercised, Part
 from bench.proof.gpu_check.ground import COMPILES, SHORT, Ground
+from bench.record.describe import did_not_fit
 
 PART = Part("A2", "single: the reference of one device, and what is chosen by default")
 DEFAULT = {"plain": False}
@@ -35,7 +36,6 @@ PLAIN = {
     "bf16 channels_last=1": {"precision": "bf16", "channels_last": True},
 }
 RUN_S, COMPILED_S, PAIRS = 16, 45, 8
-NO_MEMORY = ("out of memory", "OutOfMemoryError")
 
 
 def add(name: str, seconds: float, *needs: str, **options) -> None:
@@ -45,7 +45,7 @@ def add(name: str, seconds: float, *needs: str, **options) -> None:
         try:
             return answers.speed(ground.run(**options))
         except RunFailed as error:
-            if any(words in str(error.failure) for words in NO_MEMORY):
+            if error.failure and did_not_fit(error.failure):
                 raise NotExercised("it does not fit into this GPU's memory") from None
             raise
 

@@ -29,6 +29,6 @@ BREAKDOWN = Study(
     "breakdown", "profile", "Step breakdown",
     "What does a step spend its time on, and how much communication is exposed?",
     "where the step and the memory go: phases, exposed communication, timeline of a step", plans,
-    group="explain", flags=MODES_FLAG, partial=True,
+    group="explain", flags=MODES_FLAG, partial="memory",
 )  # fmt: skip
 STUDIES = (BREAKDOWN,)

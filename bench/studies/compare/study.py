@@ -93,6 +93,6 @@ COMPARE = Study(
         "--modes": {"help": "configurations: modes, each with its backend options, as in ddp,ddp:COMPRESSION=fp16,fsdp "
                             f"[{','.join([*COMPARED, *UPPER_BOUNDS])}]"},
     },
-    rounds=8, enough=8, named_by="MODES", auto=True, partial=True,
+    rounds=8, enough=8, named_by="MODES", auto=True, partial="memory",
 )  # fmt: skip
 STUDIES = (COMPARE,)

@@ -7,7 +7,7 @@ than workers, the baseline falls below the ideal line: that gap comes from the m
 import math
 
 from bench import formulas
-from bench.analysis import stats, style
+from bench.analysis import style
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import Program, Suite
 from bench.analysis.words import measured
@@ -28,11 +28,6 @@ def series(result: Result) -> dict[str, dict[int, Program]]:
     for program in result.suite.programs.values():
         found.setdefault(program.config.mode, {})[program.config.num_devices] = program
     return found
-
-
-def throughput(result: Result, program: Program) -> tuple:
-    """(geometric mean, low, high) of a program's throughput, examples per second; low and high None with one round."""
-    return stats.interval([1.0] * len(program.throughputs), program.throughputs, 0.95)
 
 
 def speedup(result: Result, program: Program) -> tuple:
@@ -80,7 +75,8 @@ def draw(result):
     counts = sorted({count for points in lines.values() for count in points})
     to_scale = counts[-1] <= LINEAR_UP_TO
     places = {count: float(count) if to_scale else math.log2(count) for count in counts}  # on the axis
-    values = {f"{suite.units}/s": throughput, "speedup (×)": speedup, "efficiency (%)": efficiency}
+    rate = {f"{suite.units}/s": lambda _, program: program.mean_throughput}
+    values = rate | {"speedup (×)": speedup, "efficiency (%)": efficiency}
     for axes, (label, value) in zip(panels, values.items(), strict=True):
         draw_panel(axes, result, lines, bounds, places, value)
         style.finish(axes, y=label, grid="y")
@@ -114,15 +110,11 @@ def draw_panel(axes, result, lines: dict, bounds: list[str], places: dict[int, f
     step = DODGE * max(1.0, places[counts[-1]] - places[counts[0]])
     highest = max(ideal.values())
     for mode, points in lines.items():
-        look, at = MODES[mode].look, sorted(points)
+        at = sorted(points)
         values = [value(result, points[count]) for count in at]
         xs = [places[count] + step * dodge_shift(lines, mode, count) for count in at]
-        ys = [y for y, _, _ in values]
-        highest = max(highest, *ys)
-        below = [0 if low is None else y - low for y, low, _ in values]
-        above = [0 if high is None else high - y for y, _, high in values]
-        axes.errorbar(xs, ys, yerr=[below, above], color=look.colour, marker=look.marker, linestyle=look.line,
-                      capsize=3, label=mode)  # fmt: skip
+        highest = max([highest, *(y for y, _, _ in values)])
+        style.draw_line(axes, xs, values, MODES[mode].look, mode)
     axes.set_ylim(0, 1.12 * highest)
 
 

@@ -60,7 +60,7 @@ WEAK = Study(
     "weak", "compare scaling", "Weak scaling",
     "How does throughput grow with more devices at a fixed per-device batch size?",
     "weak and strong scaling of every mode, with the no-communication baseline", plans,
-    example="MAX_GPUS=4", folder="scaling", flags=MAX_GPUS | MODES_FLAG, most=True, partial=True,
+    example="MAX_GPUS=4", folder="scaling", flags=MAX_GPUS | MODES_FLAG, most=True, partial="memory",
 )  # fmt: skip
 SOONER = "How much faster is the same global batch with more devices?"
 STRONG = dataclasses.replace(WEAK, name="strong", heading="Strong scaling", question=SOONER)

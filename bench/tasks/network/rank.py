@@ -37,7 +37,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     share = dataclasses.replace(plan, budget_s=plan.budget_s / len(wanted))
     operations = [measure(operation, mode, share, status) for operation in wanted]
     part = {"seconds": [operation.pop("seconds") for operation in operations], "load": load.stop(), "devices": [{}]}
-    multiplies = plan.backend != "horovod" and not config.share_gpu  # once, and only if each rank has its device
+    multiplies = plan.backend in ("gloo", "nccl") and not config.share_gpu  # once, and not if ranks share a device
     part["products"] = multiply(mode, status) if multiplies else {}
     status.phase("collecting results")
     parts = mode.gather(part | {"node": machine_of(mode)})

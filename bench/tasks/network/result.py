@@ -21,7 +21,7 @@ WORDS = {"ping_pong": "point to point", "all_reduce": "all-reduce", "all_gather"
          "reduce_scatter": "reduce-scatter"}  # fmt: skip
 SHOWN = ("device", "share_gpu", "hosts", "iface", "launcher", "dist_url", "threads", "timeout")  # options in `repeat`
 STYLES = {"ping_pong": ("o", ":"), "all_gather": ("s", "--"), "reduce_scatter": ("v", "-.")}  # marker and line
-BESIDE = 1.1  # distance between the marks of two operations
+BESIDE = 1.1  # distance between the marks of two operations, as a factor
 PANEL = 2.6  # inches
 TITLE = "Messages: time and bandwidth over size"
 

@@ -12,9 +12,9 @@ from bench.config import options
 from bench.config.options import WORK
 from bench.errors import UserError
 from bench.studies.breakdown.study import RULES as BREAKDOWN_RULES
-from bench.studies.knobs.study import RULES as KNOBS_RULES
 from bench.studies.registry import study_of
 from bench.studies.scaling.study import STRONG_RULES, WEAK_RULES
+from bench.studies.sweep.study import RULES as SWEEP_RULES
 from tests.added import add_option
 from tests.records import (
     breakdown_programs,
@@ -22,12 +22,12 @@ from tests.records import (
     edited,
     format_programs,
     in_samples,
-    knob_programs,
     record,
     replay_programs,
     scaling_programs,
     suite,
     suite_records,
+    sweep_programs,
 )
 
 # --- Suites ----------------------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ def test_what_scaling_varies_is_studied_and_what_it_does_not_is_named():
 
 
 def test_what_a_sweep_or_a_breakdown_varies_is_no_unfairness_there():
-    found = suite("knobs", knob_programs(), rounds=2)
-    assert fact(found, "gradient compression", KNOBS_RULES).status == "inherent"
+    found = suite("sweep", sweep_programs(), rounds=2)
+    assert fact(found, "gradient compression", SWEEP_RULES).status == "inherent"
     assert fact(found, "gradient compression").status == "differs"
     found = suite("breakdown", breakdown_programs(), rounds=3)
     assert fact(found, "gradient", BREAKDOWN_RULES).status == "inherent"
@@ -184,14 +184,14 @@ def test_what_a_sweep_or_a_breakdown_varies_is_no_unfairness_there():
 
 
 def test_precision_and_format_are_studied_where_the_program_is_set_so():
-    records = suite_records("knobs", format_programs(), rounds=2)
+    records = suite_records("sweep", format_programs(), rounds=2)
     (found,) = suites_of(records)
     for name in ("precision", "memory format", "compiler"):
-        assert fact(found, name, KNOBS_RULES).status == "inherent"
+        assert fact(found, name, SWEEP_RULES).status == "inherent"
         assert fact(found, name).status == "differs"
     unasked = in_samples(lambda part: part["facts"].update(autocast="bfloat16"))  # its options do not say so
     (other,) = suites_of(edited(records, unasked, "single compile=1"))
-    assert fact(other, "precision", KNOBS_RULES).status == "differs"
+    assert fact(other, "precision", SWEEP_RULES).status == "differs"
     with pytest.raises(UserError, match="precision"):
         compare_suite(suite("compare", format_programs(), rounds=2))
 

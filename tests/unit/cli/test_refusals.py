@@ -149,6 +149,16 @@ compare scaling --gpus 2 | GPUS
 compare accuracy --seeds=auto | SEEDS=auto
 sweep --device cpu --mode independent | MODE=independent MODE=single
 sweep --device cpu --mode single --warmup 0 | WARMUP=0
+sweep --device cpu --batch 8,many | BATCH=many
+sweep --device cpu --batch 8,0 | BATCH=0
+sweep --device cpu --modes ddp,dpp | MODE=dpp
+sweep --mode ddp --modes horovod | MODE=ddp MODES=horovod
+sweep --device cpu --modes ddp,zero1 --prefetch-blocks 1,2 | PREFETCH_BLOCKS=1 MODE=fsdp
+sweep --device cpu --gpus 0,1 | GPUS=0,1 CUDA_VISIBLE_DEVICES=0,1
+sweep --device cpu --epochs 1,2 | EPOCHS
+sweep --device cpu --model resnet18,gpt | images tokens DATA
+sweep --batch 1,2,3,4,5,6,7,8,9 --lr 1,2,3,4,5,6,7,8 --quick | BATCH LR 72 64 144
+run --batch 8,16 | BATCH=8,16
 mistake demo | NAME=
 mistake unsynced-init --gpus 1 | GPUS=1
 mistake unsynced-init --device cpu --replicas 0 | REPLICAS=0

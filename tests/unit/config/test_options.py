@@ -8,6 +8,7 @@ import shlex
 
 import pytest
 
+from bench.cli import COMMANDS
 from bench.config import command_line, synonyms
 from bench.config import options as table
 from bench.config.command_line import add_arguments, from_arguments, make_command
@@ -190,3 +191,52 @@ def test_a_value_is_of_its_options_type():
 def test_what_names_no_task_is_refused_and_never_taken_for_one(probe):
     with pytest.raises(UserError, match="PROBE="):
         RunConfig().labelled(probe=probe)
+
+
+# --- CONFIG=file.toml -----------------------------------------------------------------------------------------------
+
+
+def config_of(command: str, file, *words: str) -> RunConfig:
+    return from_arguments(COMMANDS[command].parse([f"--config={file}", *words]))
+
+
+def test_what_is_typed_counts_before_the_file_and_the_file_before_defaults(tmp_path):
+    file = tmp_path / "my.toml"
+    file.write_text('gpus = 2\nlr = 1\naugment = true\n[training]\nbatch = 16\noptimizer = "nesterov"\n[ddp]\n'
+                    'overlap = 0\nbucket_cap_mb = 5.5\n[mode]\nmode = "ddp"\n')  # fmt: skip
+    found = config_of("run", file, "--batch=8")
+    assert (found.per_device_batch, found.num_devices, found.lr, found.augment) == (8, 2, 1.0, True)
+    assert found.nesterov and not found.overlap and found.bucket_cap_mb == 5.5 and found.warmup_steps is None
+    assert found.label.config_file == "my.toml"
+    lab = COMMANDS["mistake"].parts["demo"]
+    assert from_arguments(lab.parse([f"--config={file}"])).per_device_batch == 16  # not the command's own default
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("gpus = 2\nbacth = 8\n", "line 2: bacth .*batch"), ("\n[training]\nbatch = true\n", "line 3: batch .*int"),
+     ("batch = [8, 16]\n", "line 1: batch .*sweep"), ("batch = 'many'\n", "line 1: BATCH=many"),
+     ("lr = -1\n", "line 1: LR=-1"), ("[trainign]\nlr = 1\n", "line 1: .*trainign.*training"), ("batch = \n", "line 1"),
+     ("lr = 1979-05-27\n", "line 1: lr .*float"), ("[ddp.x]\n", "line 1: .*x"), ("\udcff", "TOML")],
+)  # fmt: skip
+def test_a_mistake_in_a_file_is_one_line_with_its_place(tmp_path, text, named):
+    file = tmp_path / "my.toml"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match=named) as error:
+        config_of("run", file)
+    assert "\n" not in str(error.value) and "my.toml" in str(error.value)
+
+
+def test_a_file_that_is_not_there_or_is_for_another_command_is_refused_and_a_sweep_takes_lists(tmp_path):
+    file = tmp_path / "my.toml"
+    for place in (file, tmp_path):
+        with pytest.raises(UserError, match=r"CONFIG=.*file"):
+            config_of("run", place)
+    file.write_text("weight_decay = 0.1\n")
+    with pytest.raises(UserError, match="WEIGHT_DECAY"):
+        COMMANDS["network"].parse([f"--config={file}"])
+    file.write_text("batch = [8, 16]\nprecision = 'fp32,bf16'\n")
+    cells = COMMANDS["sweep"].run.args[0].read(COMMANDS["sweep"].parse([f"--config={file}", "--mode=single"]))
+    assert [(c.per_device_batch, c.precision) for c in cells.values()] == [
+        (8, "fp32"), (8, "bf16"), (16, "fp32"), (16, "bf16")
+    ]  # fmt: skip

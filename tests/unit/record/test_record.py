@@ -126,6 +126,14 @@ def as_of(version: int, record: Record) -> dict:
     return old
 
 
+def test_a_sweep_has_the_name_that_it_has_today(tmp_path):
+    (now,) = records.suite_records("sweep", {"ddp": {"mode": "ddp"}}, rounds=1)
+    old = copy.deepcopy(now.data) | {"schema_version": 8}
+    old["config"] = {name: value for name, value in old["config"].items() if name != "config_file"} | {"study": "knobs"}
+    record = load(write(tmp_path, old))
+    assert record.label.study == "sweep" and record.label.config_file is None
+
+
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
     """What it measured stays as it is; its labels and values have the names of today, an option that did not exist its

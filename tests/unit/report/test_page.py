@@ -30,7 +30,7 @@ def made():
     programs = {
         "compare": records.compare_programs(), "weak": records.scaling_programs("weak"),
         "strong": records.scaling_programs("strong"), "breakdown": records.breakdown_programs(),
-        "knobs": records.knob_programs(), "accuracy": records.accuracy_programs(),
+        "sweep": records.sweep_programs(), "accuracy": records.accuracy_programs(),
         "unsynced": records.unsynced_programs(), "replay": records.replay_programs(),
     }  # fmt: skip
     found = [each for study, some in programs.items() for each in records.suite_records(study, some, rounds=3)]
@@ -172,8 +172,8 @@ def test_machines_numbers_of_devices_and_engines_are_subjects_of_their_own(witho
         compare(name="0003", device="cuda"),
     ]
     horovod = {"horovod": {"mode": "horovod"}, "horovod fusion_mb=1": {"mode": "horovod", "throughput": 99.0}}
-    suites += [records.suite("knobs", each, rounds=3, name=name)
-               for name, each in (("0004", horovod), ("0005", records.knob_programs()))]  # fmt: skip
+    suites += [records.suite("sweep", each, rounds=3, name=name)
+               for name, each in (("0004", horovod), ("0005", records.sweep_programs()))]  # fmt: skip
     text = of_suites(*suites)
     assert set(sections(text)) == {suite.id for suite in suites}
     headings = [words(each) for each in parsed(text).iter("h2")]
@@ -237,10 +237,10 @@ def test_an_unfair_comparison_is_flagged_before_the_answer(without_pictures):
     assert any("NOT A FAIR COMPARISON" in words(caption) for caption in node.iter("caption"))
 
 
-@pytest.mark.parametrize("study", ["compare", "breakdown", "knobs"])
+@pytest.mark.parametrize("study", ["compare", "breakdown", "sweep"])
 def test_a_disturbed_suite_is_grey_labelled_and_without_verdict_or_advice(study):
     programs = {"compare": records.compare_programs, "breakdown": records.breakdown_programs,
-                "knobs": records.knob_programs}[study]()  # fmt: skip
+                "sweep": records.sweep_programs}[study]()  # fmt: skip
     made = records.suite_records(study, programs, rounds=4)
     text = of_suites(*suites_of(made[:-1] + records.loaded(made[-1:], 0.41)))
     said, node = plain(text), sections(text)[made[0].label.suite]

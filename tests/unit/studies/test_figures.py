@@ -4,7 +4,6 @@ How they look is shown by the goldens (test_goldens.py).
 """
 
 import re
-from collections import Counter
 from types import SimpleNamespace
 
 import matplotlib
@@ -29,7 +28,7 @@ SUITES = {
     "weak": records.scaling_programs("weak"),
     "strong": records.scaling_programs("strong", (2, 4, 16)),
     "breakdown": records.breakdown_programs(),
-    "knobs": records.knob_programs(),
+    "sweep": records.sweep_programs(),
     "replay": records.replay_programs(),
     "accuracy": records.accuracy_programs(),
     "unsynced": records.unsynced_programs(),
@@ -44,6 +43,7 @@ def suites():
     labs = {f"lab {shows}": records.lab_records(name, hung=where if name == "rank0-collective" else None)
             for shows, name in LABS.items()}  # fmt: skip
     found = {study: records.suite_records(study, programs, rounds=3) for study, programs in SUITES.items()}
+    found["grid"] = records.suite_records("sweep", records.grid_programs(), rounds=3, name="0002")
     return {name: one_suite(some) for name, some in (found | labs).items()}
 
 
@@ -126,7 +126,7 @@ def test_an_unfair_comparison_is_flagged_in_every_picture_and_a_fair_one_in_none
     assert "NOT A FAIR COMPARISON" in text_of(figures_of(suite)["timeline"])
 
 
-@pytest.mark.parametrize("study", ["compare", "weak", "breakdown", "knobs", "replay", "accuracy"])
+@pytest.mark.parametrize("study", ["compare", "weak", "breakdown", "sweep", "replay", "accuracy"])
 def test_one_round_says_that_there_is_no_interval(study):
     for figure in figures_of(records.suite(study, SUITES[study], rounds=1)).values():
         assert "no interval" in text_of(figure) and "interval of" not in text_of(figure)
@@ -253,23 +253,39 @@ def test_each_device_has_its_own_bar_and_parts_end_at_their_values():
         assert drawn_ends == pytest.approx([device[source] for source in records.GPU_MIB])
 
 
-# --- knobs and replay -----------------------------------------------------------------------------------------------
+# --- sweep and replay -----------------------------------------------------------------------------------------------
 
 
-def cells_of(figure) -> Counter:
-    """The ratios that are written in the cells of a sweep's picture."""
-    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
-    return Counter(ratio for text in texts for ratio in re.findall(r"×\S+", text))
+def test_settings_have_a_row_each_and_cells_a_point_with_its_interval(suites, drawn):
+    pairs = STUDIES["sweep"].result(suites["sweep"]).pairs
+    rows = [text.get_text() for text in drawn["sweep"]["sweep"].axes[0].texts]
+    assert len(rows) == len(pairs) == len(records.sweep_programs()) - 1
+    assert figures_of(records.suite("sweep", {"ddp": {"mode": "ddp"}}, rounds=2))  # without any setting
+    (axes,) = drawn["grid"]["sweep"].axes
+    drawn_points = {(round(x), round(y, 3)) for line in axes.containers for x, y in line.lines[0].get_xydata()}
+    found = {
+        (each.config.per_device_batch, round(each.mean_throughput[0], 3)) for each in suites["grid"].programs.values()
+    }
+    assert drawn_points == found and axes.get_xlabel() == "BATCH"
+    labels = {text.get_text() for text in axes.get_legend().get_texts()}
+    assert labels == {f"{mode}, PRECISION={p}" for mode in ("ddp", "horovod") for p in ("bf16", "fp32")}
+    looks = {(line.lines[0].get_color(), line.lines[0].get_marker()) for line in axes.containers}
+    assert len(looks) == len(labels)
 
 
-@pytest.mark.parametrize("hole", ["ddp bucket_cap_mb=5 gradient_as_bucket_view=1", None])
-def test_a_sweep_has_a_cell_for_each_setting(hole):
-    pair = {"mode": "ddp", "throughput": 91.0, "overlap": False, "static_graph": True}
-    programs = records.knob_programs() | {"ddp overlap=0 static_graph=1": pair}
-    suite = records.suite("knobs", {label: each for label, each in programs.items() if label != hole}, rounds=2)
-    pairs = STUDIES["knobs"].result(suite).pairs
-    assert cells_of(figures_of(suite)["knobs"]) == Counter(f"×{pair.comparison.ratio:.2f}" for pair in pairs)
-    assert figures_of(records.suite("knobs", {"ddp": {"mode": "ddp"}}, rounds=2))  # without any setting
+def test_the_best_command_is_given_if_every_other_cell_is_slower_and_else_the_equal_ones(suites):
+    study, programs = STUDIES["sweep"], records.grid_programs()
+    result = study.result(suites["grid"])
+    first, *_ = study.summary(result)[0].rows
+    assert first[0] == result.base == "ddp batch=128 precision=bf16"
+    other = "horovod batch=128 precision=bf16"
+    near = programs | {other: programs[other] | {"throughput": programs[result.base]["throughput"]}}
+    cases = ((8, programs, True, "BATCH=128"), (8, near, False, other), (2, programs, False, "preview"))
+    for rounds, each, best, named in cases:
+        found = study.answer(study.result(records.suite("sweep", each, rounds=rounds)))
+        assert any("make bench" in line for line in found) == best and named in found[-1]
+    loaded = records.loaded(records.suite_records("sweep", programs, rounds=8), 0.41)
+    assert "disturbed" in study.answer(study.result(one_suite(loaded)))[-1]
 
 
 def test_a_replay_shows_how_far_the_verdict_moved_whatever_the_order(drawn):

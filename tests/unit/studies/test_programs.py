@@ -16,17 +16,17 @@ from bench.studies.accuracy import study as accuracy
 from bench.studies.base import Study
 from bench.studies.breakdown import study as breakdown
 from bench.studies.compare import study as compare
-from bench.studies.knobs import study as knobs
 from bench.studies.lab import study as lab
 from bench.studies.programs import baselines, in_mode, modes_of, own_seed, profiled
 from bench.studies.registry import STUDIES
 from bench.studies.replay import study as replay
 from bench.studies.rounds import order
 from bench.studies.scaling import study as scaling
+from bench.studies.sweep import study as sweep
 from bench.studies.unsynced import study as unsynced
 
 TRAINING = ("channels_last", "precision", "compile")
-SWEPT = [mode for mode, info in MODES.items() if info.sweep or info.single]
+SWEPT = [mode for mode, info in MODES.items() if info.sweep]
 OF_A_MODE = {"mode", "launcher", "num_devices", "per_device_batch", "dist_url"}
 
 
@@ -94,15 +94,15 @@ def test_tuned_gives_each_backend_its_own_settings_by_device():
             assert getattr(each, name) == value
     assert cpu["horovod"].cycle_time_ms == 25 and gpu["horovod"].cycle_time_ms is None
     assert cpu["ddp"].cycle_time_ms is None and gpu["ddp"].gradient_as_bucket_view and gpu["ddp"].static_graph
-    swept = {device: knobs.programs(in_mode(config(device), "horovod")).values() for device in ("cpu", "cuda")}
+    swept = {device: sweep.one_at_a_time(in_mode(config(device), "horovod")).values() for device in ("cpu", "cuda")}
     cycles = {device: {c.cycle_time_ms for c in found} - {None} for device, found in swept.items()}
-    assert cycles == {"cpu": {1, 5, 25}, "cuda": {0.5, 1, 2, 5}}
+    assert cycles == {"cpu": {1, 5, 25}, "cuda": {0.5, 1, 2, 5, 25}}
 
 
 @pytest.mark.parametrize("mode", SWEPT)
 def test_a_sweep_changes_one_backends_settings_which_its_labels_name(mode):
     base = in_mode(config(), mode)
-    found = knobs.programs(base)
+    found = sweep.one_at_a_time(base)
     assert found.pop(mode) == base
     for label, c in found.items():
         named = dict(word.split("=") for word in label.split()[1:])
@@ -113,21 +113,23 @@ def test_a_sweep_changes_one_backends_settings_which_its_labels_name(mode):
 def test_a_sweep_tries_what_the_device_has_and_the_run_has_not():
     """On a GPU the defaults are tried without each of them, and with TORCH_DEFAULTS=1 the reverse; PowerSGD does
     not go with fp16, which is the default of a T4."""
-    default = knobs.programs(on_gpu := resolve(RunConfig(mode="single", baselines=False), "cuda", 2, (9, 0), 80.0))
-    plain = knobs.programs(resolve(RunConfig(mode="single", baselines=False, plain=True), "cuda", 2, (9, 0), 80.0))
+    default = sweep.one_at_a_time(on_gpu := resolve(RunConfig(mode="single", baselines=False), "cuda", 2, (9, 0), 80.0))
+    plain = sweep.one_at_a_time(resolve(RunConfig(mode="single", baselines=False, plain=True), "cuda", 2, (9, 0), 80.0))
     switches = {"channels_last", "cudnn_benchmark", "fused"}
     assert {f"single {name}=0" for name in switches} < default.keys() and "single precision=bf16" not in default
     assert {f"single {name}=1" for name in switches} | {"single precision=bf16"} < plain.keys()
     assert not [label for label, each in default.items() if each == on_gpu and label != "single"]
-    on_cpu = " ".join(knobs.programs(in_mode(config(), "single")) | knobs.programs(in_mode(config(), "horovod")))
+    on_cpu = " ".join(
+        sweep.one_at_a_time(in_mode(config(), "single")) | sweep.one_at_a_time(in_mode(config(), "horovod"))
+    )
     assert "cudnn" not in on_cpu and "async_completion" not in on_cpu
-    assert "async_completion=1" in " ".join(knobs.programs(in_mode(config("cuda"), "horovod")))
+    assert "async_completion=1" in " ".join(sweep.one_at_a_time(in_mode(config("cuda"), "horovod")))
     t4 = resolve(RunConfig(mode="ddp", num_devices=2, baselines=False), "cuda", 2, (7, 5), 15.0)
-    found = knobs.programs(t4, (said := []).append)
-    assert "ddp compression=powersgd" not in found and "ddp compression=fp16" in found
-    assert len(said) == 1 and "ddp compression=powersgd" in said[0]
+    found = sweep.one_at_a_time(t4)
+    refused = [label for label, each in found.items() if isinstance(each, UserError)]
+    assert refused == ["ddp compression=powersgd"] and "ddp compression=fp16" in found
     with pytest.raises(UserError, match=r"MODE=independent .*MODE=single"):
-        knobs.programs(config(mode="independent"))
+        sweep.one_at_a_time(config(mode="independent"))
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():

@@ -10,7 +10,6 @@ from rich.console import Console
 from bench.__main__ import command_of
 from bench.analysis.suite import suites_of
 from bench.cli.actions.studies import flags_of
-from bench.config.command_line import from_arguments
 from bench.config.options import FIELDS, RunConfig, to_dict
 from bench.record.view import Record
 from bench.studies.programs import own_seed
@@ -30,8 +29,10 @@ ASKED = {
     "control": f"compare GPUS=2 ROUNDS=2 REPLAY=nothing CHANNELS_LAST=1 {SMALL}",
     "scaling": f"compare scaling MAX_GPUS=4 ROUNDS=2 BATCH=8 IMAGE_SIZE=32 {SMALL}",
     "breakdown": f"profile GPUS=3 ROUNDS=2 MOMENTUM=0.5 {SMALL}",
-    "knobs of ddp": f"sweep MODE=ddp GPUS=2 ROUNDS=2 TUNED=1 {SMALL}",
-    "knobs of single": f"sweep MODE=single ROUNDS=2 BATCH=16 {SMALL}",
+    "sweep of ddp": f"sweep MODE=ddp GPUS=2 ROUNDS=2 TUNED=1 {SMALL}",
+    "sweep of single": f"sweep MODE=single ROUNDS=2 BATCH=16 {SMALL}",
+    "grid": f"sweep MODES=ddp,horovod GPUS=1,2 BATCH=8,16 COMPRESSION=none,fp16,bf16 LR=0.02 ROUNDS=2 {SMALL}",
+    "grid of one mode": f"sweep MODE=zero1 GPUS=2 SCHEDULE=cosine;step:3,6 ROUNDS=2 {SMALL}",
     "accuracy": f"compare accuracy GPUS=2 SEEDS=3 SEED=40 EPOCHS=2 AUGMENT=0 SCHEDULE=constant {HERE}",
     "unsynced": f"mistake unsynced-init GPUS=3 SEEDS=2 WEIGHT_DECAY=0.1 {HERE}",
     "lab": f"mistake demo NAME=lr-not-scaled SEEDS=2 SEED=7 {SMALL}",
@@ -51,9 +52,8 @@ def plans_of(line: str) -> dict[str, tuple]:
     command, words = command_of(line.split())
     args = command.parse([re.sub(r"^\w+(?==)", lambda name: flag(name[0]), word) for word in words])
     (study,) = command.run.args
-    flags, asked = flags_of(study, args), from_arguments(args)
-    plans = study.plans(Console(quiet=True), asked, flags)
-    return {plan.study.name: (plan.programs, flags.rounds) for plan in plans}
+    plans = study.plans(Console(quiet=True), study.read(args), flags_of(study, args))
+    return {plan.study.name: (plan.programs, flags_of(study, args).rounds) for plan in plans}
 
 
 def flag(variable: str) -> str:
@@ -69,7 +69,8 @@ def suite_of(study: str, programs: dict[str, RunConfig], rounds: int):
         for label, config in programs.items():
             config = own_seed(config, number) if STUDIES[study].seeded else config
             config = dataclasses.replace(config, **files).labelled(program=label, **labels)
-            made.append(Record(any_record.data | {"config": to_dict(config)}))
+            started = f"2026-01-02T03:04:05.{len(made):03d}"
+            made.append(Record(any_record.data | {"config": to_dict(config), "started_at": started}))
     (suite,) = suites_of(made)
     return suite
 

@@ -88,6 +88,8 @@ def parse(words: list[str]) -> str:
             full = []
             for flag in flags_with_values(words[:end]):
                 name, equals, value = flag.partition("=")
+                if name == "--config":  # a file of the reader's
+                    continue
                 if not equals or not PLACEHOLDER.search(value) or name[2:] not in names:
                     full.append(flag)
             command.parse([*full, *words[end:]])

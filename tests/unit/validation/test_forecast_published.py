@@ -75,7 +75,7 @@ def test_a_fit_has_only_the_rows_of_one_node(folder):
     (((two := 'P,tiny,ddp,,fp32,30,G,2,2,,,,"1gbit,0us",19\n'),
       'P,tiny,ddp,,fp32,30,G,4,2,slow,"1gbit,0us",tcp,"1gbit,0us",34\n'), (2,)),  # no row of one device
     (('P,tiny,ddp,,fp32,30,G,1,1,,,,,10\n', 'P,tiny,ddp,,fp32,30,G,4,1,slow,"1gbit,0us",tcp,,34\n'), (1,)),
-    ((ALONE, two, FOUR.format(30)), (1,)),  # two rows have another mode
+    ((ALONE, two, FOUR.format(30)), (1,)),  # two are runs in another mode
 ])  # fmt: skip
 def test_a_table_may_begin_with_a_node_or_have_a_device_in_each(rows, given, folder):
     (found,) = published.learned(table(folder, *rows), folder)

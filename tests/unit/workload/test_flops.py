@@ -9,7 +9,7 @@ from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.workload import load_workload
 from bench.workload.flops import count_flops
-from bench.workload.own import Alone
+from bench.workload.own import OneProcess
 
 
 def counted(num_outputs: int | None = None, mode: str = "single", **options) -> tuple[dict, list[str]]:
@@ -17,7 +17,7 @@ def counted(num_outputs: int | None = None, mode: str = "single", **options) -> 
     workload = load_workload(resolve(RunConfig(mode=mode, **options), "cpu", 2), torch.device("cpu"))
     train_set, said = None, []
     if num_outputs is None:
-        train_set, _ = workload.load(Alone(), print)
+        train_set, _ = workload.load(OneProcess(), print)
     else:
         workload.num_outputs = num_outputs
     model = workload.model(workload.config, 0, print)

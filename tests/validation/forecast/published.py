@@ -203,7 +203,7 @@ def judged(tables: list[Table], folder: Path = FOLDER) -> list[Judged]:
 def learned(
     tables: list[Table], folder: Path = FOLDER, most: int | None = None, ranges: dict | None = None
 ) -> list[Learned]:
-    """Every row of several nodes, from its rows of one node. most: only rows of up to this number of devices are given,
+    """Every row of several nodes, from its rows of one node. most: only rows with at most this many devices are given,
     and all others are forecast. ranges: other than ``RANGES``."""
     found, fits = [], {}
     for table in tables:

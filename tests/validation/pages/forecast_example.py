@@ -52,7 +52,7 @@ def fitted(folder: Path) -> str:
         .parts["step"]
         .parse([f"--{name.lower()}={value}" for name, value in fitted_words(folder).items()])
     )
-    asked, _ = predict_step.asked_of(args)
+    asked, _ = predict_step.read_inputs(args)
     grids = [result.grid(predict_step.forecasts(args, asked), asked.profile.unit), fit.grid([*asked.fits.values()])]
     shown = picture(folder, "fitted", "Efficiency over devices, predicted from measured runs")
     return "\n\n".join([command(fitted_words(folder.relative_to(PROJECT))), *map(markdown.grid, grids), shown]) + "\n"
