@@ -63,7 +63,7 @@ HOROVOD = Command(
     },
 )  # fmt: skip
 WORKLOAD = Command(
-    "install workload", "set up", "write FILE: a model and data of your own to start from, which runs as it is",
+    "install workload", "set up", "write FILE: a template for your own model and data, which runs unchanged",
     "FILE=mine.py", run=action("new_workload"),
     positional={"file": {"metavar": "FILE", "help": "a new Python file; an existing one is never replaced"}},
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`bench install workload`: a template for your own model and data, which runs as it is."""
+"""`bench install workload`: a template for your own model and data, which runs unchanged."""
 
 import shlex
 from pathlib import Path
