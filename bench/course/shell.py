@@ -44,7 +44,9 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, clu
     studies = list(dict.fromkeys(study.command for study in STUDIES.values()))
     if command not in ("run", *studies):
         known = ", ".join(["run", *studies])
-        raise UserError(f'unknown command {command!r}: choose one of {known}, or run it with course.shell("bench …")')
+        raise UserError(
+            f'unknown command {command!r}: choose one of {known}, or run it with course.shell("bench {command}")'
+        )
     if small := [name for name in variables if not name.isupper()]:
         raise UserError(f"unknown variable {small[0]}: write {small[0].upper()}, as for make")
     variables = {name: int(value) if isinstance(value, bool) else value for name, value in variables.items()}

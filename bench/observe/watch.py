@@ -212,7 +212,9 @@ class Watch:
             try:
                 numbers[name] = (int if name in ("images", "val_images") else float)(value)
             except (TypeError, ValueError, RuntimeError):
-                raise UserError(f"Watch.metric: {name}={shortened(repr(value))} is not a number: pass one") from None
+                raise UserError(
+                    f"Watch.metric: {name}={shortened(repr(value))} is not a number: pass a number"
+                ) from None
         self.notify("metric", numbers)
 
     # --- the report -----------------------------------------------------------------------------------------------
