@@ -273,7 +273,8 @@ class Extras:
 
     print_every: int | None = option(None, "print progress every N steps (default: every 5 s and 20th of the steps)",
         minimum=1, advanced=True)
-    evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED", trains=True)
+    evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED", trains=True,
+        advanced=True)
     target: float | None = option(None,
         "measure the time to this accuracy, as in 0.98, or value of the workload's metric", exclusive_minimum=0,
         trains=True)

@@ -135,4 +135,4 @@ def test_a_baseline_that_does_not_fit_takes_its_step_in_passes_or_is_left_out(ru
     launched.clear()
     launched, text = runs(RunConfig(num_devices=4, baselines=True), capsys, too_large="single", most=256)
     assert [(each.per_device_batch, each.accumulate) for each in launched[1:3]] == [(1024, 1), (256, 4)]
-    assert "single, 4 passes" in text and "left out" not in text
+    assert "in 4 passes of 256" in text and "left out" not in text

@@ -149,7 +149,7 @@ def test_only_measured_modes_are_predicted_where_a_forecast_is_fitted():
     facts = Facts((way("single", 100), way("zero1", 50)), profile=PROFILE, link=SLOW, fits=fits, nodes=8)
     found, bare = said(facts), said(dataclasses.replace(facts, fits={}))
     assert "ddp" not in found["On 8 devices"] + found["How far it scales"] and "zero1: " in found["On 8 devices"]
-    assert "[" in found["How far it scales"] and "zero1 on 2 and 4 devices" in found["Not known"]
+    assert "[" in found["How far it scales"] and "zero1 on 2 and 4 devices" in found["Unknown"]
     assert "ddp" in bare["On 8 devices"] and "[" not in bare["How far it scales"]
     (each,) = (each for each in cluster.forecasts(facts, 8) if each.mode == "zero1")
     assert each.low_s < each.step_s < each.high_s and each.step_s > 5.3
