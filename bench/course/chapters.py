@@ -33,13 +33,24 @@ ADDRESSES = "rfc3987_syntax"
 # Below a cell that is one expression, a text may show its picture for readers who do not run it:
 # ``![caption](pictures/NAME.svg)``, drawn by `python -m tests.validation.renew`. The notebook has no such line.
 PICTURE_LINE = re.compile(r"^!\[[^\]]+\]\((?P<file>[\w./-]*pictures/[\w-]+\.svg)\)\n\n?", re.MULTILINE)
+TABLE_ROW = re.compile(
+    r"^\|[^|\n]+\| *\[[^]\n]+\]\((\d\d_\w+\.md)\) *\|", re.MULTILINE
+)  # | 3 | [Title](03_name.md) | … |
 COLOURS, WIDTH = 24, 720  # at most, of a committed picture (width in pixels)
 MOST_BYTES = 300_000  # of a committed notebook
 
 
 def chapters(names: str | None = None) -> list[Path]:
     """The texts in reading order; names: as in ``select``."""
-    return select(sorted(TUTORIALS.glob("[0-9][0-9]_*.md")), names, "chapter")
+    return select(reading_order(TUTORIALS), names, "chapter")
+
+
+def reading_order(folder: Path) -> list[Path]:
+    """The texts of a folder in the order of the table in its README; those that it does not list come last."""
+    texts = {path.name: path for path in sorted(folder.glob("[0-9][0-9]_*.md"))}
+    readme = folder / "README.md"
+    listed = TABLE_ROW.findall(readme.read_text(encoding="utf-8")) if readme.exists() else []
+    return [texts[name] for name in dict.fromkeys([*listed, *texts]) if name in texts]
 
 
 def select(paths: list[Path], names: str | None, kind: str) -> list[Path]:

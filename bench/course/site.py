@@ -33,7 +33,7 @@ def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BU
     """Returns the first page. Raises RunFailed when a chapter fails, and for every warning of Sphinx."""
     for module in ("sphinx", "myst_nb", "sphinx_book_theme"):
         required(module)
-    texts = sorted(Path(tutorials).glob("[0-9][0-9]_*.md"))
+    texts = chapters.reading_order(Path(tutorials))
     shown = {path: chapters.find_or_execute(path, quick, notebooks) for path in texts}
     source = to.with_name(f"{to.name}-source")
     for folder in (source, to):

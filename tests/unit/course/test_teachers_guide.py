@@ -6,11 +6,13 @@ import pytest
 
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import suites_of
+from bench.course import chapters
 from bench.record.read import find_records
 from tests.runs import ROOT
 from tests.validation.pages.reference_page import is_claim
 
 TUTORIALS = ROOT / "tutorials"
+README = (TUTORIALS / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +41,40 @@ def test_the_guides_memory_of_a_worker_is_the_examples(committed, guide):
 
 
 def test_links_lead_to_files_and_the_table_of_contents_names_every_chapter():
-    readme = (TUTORIALS / "README.md").read_text()
-    for text in (readme, (TUTORIALS / "teachers-guide.md").read_text()):
+    for text in (README, (TUTORIALS / "teachers-guide.md").read_text()):
         assert [link for link in re.findall(r"\]\(([^)#:]+)\)", text) if not (TUTORIALS / link).exists()] == []
-    chapters = [path.stem for path in sorted(TUTORIALS.glob("[0-9][0-9]_*.md"))]
-    assert re.findall(r"\((\d\d_\w+)\.md\)", readme) == chapters
+    assert sorted(re.findall(r"\((\d\d_\w+)\.md\)", README)) == sorted(path.stem for path in chapters.chapters())
+
+
+def test_the_table_has_each_chapters_minutes_and_fourteen_core_chapters():
+    table = dict(re.findall(r"^\| (\d+) \| .+? \| (core|elective) \| ", README, re.MULTILINE))
+    minutes = re.findall(r"^\| (\d+) \| .+? \| (?:core|elective) \| (\d+) \|", README, re.MULTILINE)
+    core = [int(time) for number, time in minutes if table[number] == "core"]
+    assert len(core) == 14 and sum(core) / 14 <= 32
+    for path in chapters.chapters():
+        said = re.search(r"\*\*Time:\*\*\s+(\d+)", path.read_text())[1]
+        assert (str(int(path.name[:2])), said) in minutes, path.name
+
+
+def test_the_reading_order_is_the_tables_and_unlisted_chapters_come_last(tmp_path):
+    names = [path.name[:2] for path in chapters.chapters()]
+    assert names.index("21") == names.index("05") + 1 and names.index("14") == names.index("08") + 1
+    assert names.index("16") < names.index("13")
+    for name in ("00_a", "01_b", "02_c"):
+        (tmp_path / f"{name}.md").write_text("# A chapter\n")
+    assert [path.stem for path in chapters.reading_order(tmp_path)] == ["00_a", "01_b", "02_c"]
+    (tmp_path / "README.md").write_text(
+        "[b](01_b.md), [no](09_no.md)\n\n| 2 | [C](02_c.md) | core |\n| 1 | [B](01_b.md) |\n"
+    )
+    assert [path.stem for path in chapters.reading_order(tmp_path)] == ["02_c", "01_b", "00_a"]
+
+
+def test_the_plans_contain_what_they_must_and_the_readmes_name_the_short_path():
+    """Each plan has every core chapter; four weeks have hangs, batch size, sharding and profiling."""
+    rows = re.findall(r"^\| week \d+ \| (.*?) ?\| (.+?) \|$", README, re.MULTILINE)
+    four, twelve = ({int(n) for row in rows for n in re.findall(r"\d+", row[column])} for column in (0, 1))
+    core = {int(n) for n in re.findall(r"^\| (\d+) \| .+? \| core \|", README, re.MULTILINE)}
+    assert core <= four and core <= twelve and {14, 15, 16, 21} <= four
+    assert len([row for row in rows if row[0]]) == 4 and len(rows) == 12
+    for text in (README, (ROOT / "README.md").read_text()):
+        assert "0, 1, 3, 4, 5, 14, 16" in text
