@@ -76,5 +76,12 @@ def test_the_plans_contain_what_they_must_and_the_readmes_name_the_short_path():
     core = {int(n) for n in re.findall(r"^\| (\d+) \| .+? \| core \|", README, re.MULTILINE)}
     assert core <= four and core <= twelve and {14, 15, 16, 21} <= four
     assert len([row for row in rows if row[0]]) == 4 and len(rows) == 12
+
+    guide = (TUTORIALS / "teachers-guide.md").read_text()
+    for column, heading in enumerate(("Four weeks", "A semester")):
+        table = guide.partition(f"### {heading}")[2].partition("\n###")[0]
+        lessons = re.findall(r"^\| \d+ \| (.+?) \| (.+?) \|", table, re.MULTILINE)
+        weeks = [set(re.findall(r"\b\d+\b", " ".join(pair))) for pair in lessons]
+        assert weeks == [set(re.findall(r"\d+", row[column])) for row in rows if row[column]]
     for text in (README, (ROOT / "README.md").read_text()):
         assert "0, 1, 3, 4, 5, 14, 16" in text
