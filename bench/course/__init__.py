@@ -4,6 +4,7 @@ run_on_ranks   call a function of the notebook on N fresh processes
 bench          run a command of the project as `make` would; returns its records
 shell          run any other command with live output; a failing command fails the cell
 source         show the project's own code from its file
+compare_guess  a measured value beside the reader's guess
 machine        a record's machine in one line
 reference      a committed suite of records; references: all suites of a study
 compared       a suite's results; pictures: its pictures by name
@@ -14,6 +15,7 @@ diagrams       the drawings
 import os
 
 from bench.course import diagrams
+from bench.course.guesses import compare_guess
 from bench.course.ranks import ipython, run_on_ranks
 from bench.course.records import compared, no_gpu_record, pictures, reference, references
 from bench.course.shell import bench, shell
@@ -21,8 +23,8 @@ from bench.course.source import source
 from bench.record.describe import machine_line as machine
 
 __all__ = [
-    "QUICK", "bench", "compared", "diagrams", "machine", "no_gpu_record", "pictures", "reference", "references",
-    "run_on_ranks", "shell", "show_figures", "size", "source",
+    "QUICK", "bench", "compare_guess", "compared", "diagrams", "machine", "no_gpu_record", "pictures", "reference",
+    "references", "run_on_ranks", "shell", "show_figures", "size", "source",
 ]  # fmt: skip
 QUICK = os.environ.get("COURSE_QUICK", "0") not in ("", "0")
 
@@ -38,10 +40,11 @@ def show_figures() -> None:
         ipython().display_formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", as_png)
 
 
-def as_png(figure) -> bytes:
+def as_png(figure) -> tuple[bytes, dict]:
     from bench.analysis.drawing import rendered
+    from bench.course.outputs import describe_figure
 
-    return rendered(figure, "png")
+    return rendered(figure, "png"), {"alt": describe_figure(figure)}
 
 
 show_figures()

@@ -4,6 +4,7 @@ Input: ``tutorials/`` and the notebooks executed here, or else the committed out
 executed. Output: ``build/site``, to be opened from disk or put on any server. Style: ``tutorials/site``.
 """
 
+import copy
 import os
 import posixpath
 import re
@@ -12,9 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.course import chapters
+from bench.course import chapters, figures, guesses, landing
 from bench.course.chapters import BUILD, TUTORIALS, required
 from bench.course.exercises.text import without_solutions
+from bench.course.outputs import describe_images, fold_code, fold_long_outputs
 from bench.errors import RunFailed
 from bench.files import PROJECT
 from bench.process.tree import capture
@@ -22,6 +24,7 @@ from bench.process.tree import capture
 SITE = PROJECT / "build" / "site"
 LOOK = PROJECT / "tutorials" / "site"  # conf.py and the style sheet
 LIMIT_S = 600
+READ = '<p class="chapter-end"><label><input type="checkbox" data-read="{name}"> I have read this chapter</label></p>'
 
 CODE, TARGET = r"`[^`\n]+`", r"\((?P<target>[^()\s]+)\)"  # inline code first, because no link starts in it
 LINK = re.compile(rf"{CODE}|(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]{TARGET}")
@@ -38,8 +41,10 @@ def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BU
     source = to.with_name(f"{to.name}-source")
     for folder in (source, to):
         shutil.rmtree(folder, ignore_errors=True)
-    assemble(shown, Path(tutorials), source)
+    notebooks = assemble(shown, Path(tutorials), source)
     render(source, to)
+    for path, notebook in notebooks.items():  # for the button that downloads one
+        write(to / "_sources" / f"{path.stem}.ipynb", chapters.written(notebook))
     return to / "index.html"
 
 
@@ -58,8 +63,8 @@ def render(source: Path, to: Path) -> None:
 # --- Input of Sphinx --------------------------------------------------------------------------------------------------
 
 
-def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> None:
-    """Write all pages to a folder for Sphinx. shown: chapter -> the notebook with its outputs."""
+def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> dict:
+    """Write all pages to a folder for Sphinx. shown: chapter -> executed notebook. Returns chapter -> notebook."""
     texts = list(shown)
     others = sorted(path for path in tutorials.glob("*.md") if path not in texts and path.name != "README.md")
     sets = sorted((tutorials / "exercises").glob("[0-9][0-9]_*.md"))
@@ -68,23 +73,28 @@ def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> None:
     pages |= {place: place for place in (str(path.relative_to(tutorials)) for path in [*others, *sets, *manual])}
     pages |= {"README.md": "index.md", "exercises/README.md": "exercises/index.md", "exercises": "exercises/index.md"}
 
-    for path in texts:
-        write(source / f"{path.stem}.ipynb", chapters.written(chapter_page(path, shown[path], pages)))
+    notebooks = {path: chapter_notebook(path, shown[path], pages) for path in texts}
+    for path, notebook in notebooks.items():
+        write(source / f"{path.stem}.ipynb", chapters.written(chapter_page(notebook, path.stem)))
     for path in [*others, *sets, *manual]:
         place = str(path.relative_to(tutorials))
         text = without_solutions(path.read_text()) if path in sets else path.read_text()
-        write(source / place, copy_pictures(resolve_links(text, place, pages), path, source / place, source))
+        text = figures.embed(resolve_links(text, place, pages), "../" * place.count("/"))
+        write(source / place, copy_pictures(text, path, source / place, source))
 
     text = resolve_links((tutorials / "exercises" / "README.md").read_text(), "exercises/README.md", pages)
     write(source / "exercises" / "index.md", text + toctree("", [path.stem for path in sets]))
-    index = resolve_links((tutorials / "README.md").read_text(), "README.md", pages)
+    index = landing.with_start((tutorials / "README.md").read_text(), LOOK / "start.md", notebooks)
+    index = resolve_links(index, "README.md", pages)
     index += toctree("Chapters", [path.stem for path in texts])
     index += toctree("Manual", [f"manual/{path.stem}" for path in manual])
     index += toctree("More", ["exercises/index", *(path.stem for path in others)])
     write(source / "index.md", index)
+    return notebooks
 
 
-def chapter_page(path: Path, executed: Path, pages: dict[str, str]):
+def chapter_notebook(path: Path, executed: Path, pages: dict[str, str]):
+    """A chapter with its outputs, which readers can download."""
     notebook = chapters.notebook_of(path)  # the text may be newer than the outputs
     chapters.take_outputs(chapters.read_notebook(executed), notebook)
     for cell in notebook.cells:
@@ -96,6 +106,39 @@ def chapter_page(path: Path, executed: Path, pages: dict[str, str]):
     note = f"*The outputs on this page: {made['where']}{sizes}.*"
     notebook.cells[0].source = f"{head.rstrip()}\n\n{note}\n{heading}{rest}"
     return notebook
+
+
+def chapter_page(notebook, chapter: str):
+    """A copy with what only the page has: interactive figures, boxes for guesses, folds, alternative texts."""
+    page = copy.deepcopy(notebook)
+    for cell in page.cells:
+        if cell.cell_type == "markdown":
+            cell.source = figures.embed(cell.source)
+    add_guess_boxes(page, chapter)
+    describe_images(page)
+    fold_long_outputs(page)
+    fold_code(page)
+    page.cells.append(chapters.required("nbformat").v4.new_markdown_cell(READ.format(name=chapter), id="cell-read"))
+    return page
+
+
+def add_guess_boxes(notebook, chapter: str) -> None:
+    """Below each cell that asks for a guess, a box that the page remembers; its measured value is an HTML output."""
+    nbformat, asked = chapters.required("nbformat"), {id(cell) for cell in guesses.cells_of_section(notebook)}
+    cells = []
+    for cell in notebook.cells:
+        cells.append(cell)
+        if id(cell) in asked:
+            fields = [(match["name"], match["question"] or "") for match in guesses.ASKED.finditer(cell.source)]
+            boxes = [guesses.box(chapter, name, guesses.question(text)) for name, text in fields]
+            cells.append(nbformat.v4.new_markdown_cell("\n".join(boxes), id=f"{cell.id}-guess"))
+        for output in cell.get("outputs", []):
+            if guesses.MIME in output.get("data", {}):
+                output["data"] = {
+                    "text/html": guesses.answer(chapter, output),
+                    "text/plain": output["data"]["text/plain"],
+                }
+    notebook.cells = cells
 
 
 def resolve_links(text: str, page: str, pages: dict[str, str]) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 from bench.course import chapters, site
 from bench.errors import RunFailed
+from tests.browser.axe import find_violations, needs_axe
 from tests.browser.chromium import WIDTHS, needs_chromium
 
 pytest.importorskip("myst_nb", reason="the site extra is not installed")
@@ -50,6 +51,45 @@ A formula, $a_1$, and one for itself:
 
 $$\\left(1 - \\frac{a \\cdot b}{2\\,|a|^2}\\right) a$$
 """
+THIRD = """# 3. Third
+
+## A prediction
+
+```python
+guess_lines = None  # your number: lines of the output
+guess_cost = None  # cost of a line
+```
+
+## Outputs
+
+```python
+from bench import course
+
+course.compare_guess("it has 30 lines", 30, guess_lines=guess_lines)
+```
+
+```python
+print("\\n".join(f"line {i} <&>" for i in range(30)))
+```
+
+```python alt="A line that rises"
+from matplotlib.figure import Figure
+
+figure = Figure()
+figure.subplots().set(title="Rise", xlabel="step")
+figure
+```
+
+```python
+figure
+```
+
+## Figures
+
+![Bars of memory](site/figures/memory.svg)
+
+![Calls of two ranks](site/figures/hang.svg)
+"""
 GUIDE = """# The guide
 
 Back to [the start](README.md), by the [`Makefile`](../Makefile).
@@ -89,7 +129,8 @@ def texts(tmp_path_factory):
     (folder.parent / "results").mkdir()
     (folder.parent / "results" / "dot.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>')
     for name, text in {
-        "README.md": README, "01_first.md": FIRST, "02_second.md": SECOND, "exercises/01_first.md": SET,
+        "README.md": README, "01_first.md": FIRST, "02_second.md": SECOND, "03_third.md": THIRD,
+        "exercises/01_first.md": SET,
         "exercises/README.md": "# Problem sets\n",
         "guide.md": GUIDE,
     }.items():  # fmt: skip
@@ -138,6 +179,23 @@ def test_formulas_are_pictures_and_no_solution_is_published(made):
     assert "NotImplementedError" in (made / "exercises" / "01_first.html").read_text()
 
 
+def test_long_outputs_are_folded_and_images_have_alternative_texts(made):
+    """The text's own, or what the figure says when it is drawn. A cell that only imports or asks is folded."""
+    third = (made / "03_third.html").read_text()
+    assert re.findall(r'<img alt="([^"]+)"', third)[:2] == ["A line that rises", "Rise. x: step"]
+    assert "_images/" not in "".join(re.findall(r'alt="([^"]*)"', third))
+    first, rest = re.search(
+        r"<pre>(line 0.*?)</pre><details><summary>22 more lines</summary><pre>(.*?)</pre>", third, re.S
+    ).groups()
+    assert first.count("\n") == 7 and rest.endswith("line 29 &lt;&amp;&gt;")
+    assert third.count("tag_hide-input") == 1 and "None" not in re.sub(r"<pre>.*?</pre>", "", third, flags=re.S)
+
+
+def test_the_notebook_to_take_home_has_no_boxes_of_the_page(made):
+    taken = (made / "_sources" / "03_third.ipynb").read_text()
+    assert "guess-box" not in taken and "data-figure" not in taken and "it has 30 lines" in taken
+
+
 def test_links_and_pictures_of_the_real_texts_lead_to_pages(tmp_path, monkeypatch):
     """What Sphinx, for which the whole course takes too long here, would find fault with."""
     monkeypatch.setattr(chapters, "find_or_execute", lambda path, *_: path.with_suffix(".ipynb"))
@@ -161,6 +219,7 @@ def test_a_broken_text_is_an_error(tmp_path):
         site.build(True, tmp_path / "texts", tmp_path / "notebooks", tmp_path / "site")
 
 
+PAGES = ["index", "01_first", "02_second", "03_third", "exercises/01_first"]
 QUESTION = """(() => {
   const scrolls = e => e.closest("pre, table, .output, .cell_output, dialog, [class*=sidebar]") !== null;
   const width = window.innerWidth;
@@ -183,7 +242,7 @@ SEARCH = """new Promise(done => {
 
 @needs_chromium
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("page", ["index", "01_first", "02_second", "exercises/01_first"])
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_fits_and_asks_no_other_host(made, browser, page, width):
     browser.open((made / f"{page}.html").as_uri(), *WIDTHS[width], mobile=width == "phone")
     look = browser.evaluate(QUESTION)
@@ -197,3 +256,93 @@ def test_a_page_fits_and_asks_no_other_host(made, browser, page, width):
 def test_the_search_works_without_a_server(made, browser):
     browser.open(f"{(made / 'search.html').as_uri()}?q=telephone", *WIDTHS["desktop"], mobile=False)
     assert any("01_first.html" in href for href in browser.evaluate(SEARCH))
+
+
+def fill(selector: str, value: str) -> str:
+    """JavaScript: type into a field, as its user would."""
+    return f"""(() => {{ const field = document.querySelector('{selector}'); field.value = '{value}';
+      field.dispatchEvent(new Event("input", {{ bubbles: true }})); return true; }})()"""
+
+
+@needs_chromium
+def test_a_guess_is_remembered_compared_and_scored(made, browser):
+    """After a reload, and on the start page, together with the chapters that were read."""
+    url, desktop = (made / "03_third.html").as_uri(), WIDTHS["desktop"]
+    browser.open(url, *desktop, mobile=False)
+    browser.evaluate("localStorage.clear()")
+    browser.open(url, *desktop, mobile=False)
+    assert browser.evaluate("[...document.querySelectorAll('.guess-box label')].map(e => e.textContent.trim())") == [
+        "Your guess: lines of the output", "Your guess: cost of a line",
+    ]  # fmt: skip
+    answer = "document.querySelector('.guess-answer').textContent"
+    assert browser.evaluate(answer) == "it has 30 lines"
+    browser.evaluate(fill('[data-guess="03_third guess_lines"] input', "60"))
+    browser.evaluate("document.querySelector('[data-read]').click()")
+    browser.open(url, *desktop, mobile=False)
+    assert browser.evaluate("document.querySelector('.guess-box input').value") == "60"
+    assert browser.evaluate(answer) == "it has 30 linesYour guess: 60, 2 times too large."
+
+    browser.open((made / "index.html").as_uri(), *desktop, mobile=False)
+    said = browser.evaluate("document.querySelector('.course-progress').textContent")
+    assert "1 of 3 chapters read" in said and "1 of 2 guesses made: 0 within 10 %, 1 within a factor of 2" in said
+    assert browser.evaluate("[...document.querySelectorAll('.score-card tbody td')].map(e => e.textContent)") == [
+        "3. Third", "lines of the output", "60", "30", "2 times too large",
+    ]  # fmt: skip
+    browser.evaluate("document.querySelector('.course-progress button').click()")
+    assert "0 of 3 chapters read" in browser.evaluate("document.querySelector('.course-progress').textContent")
+    assert browser.evaluate("Object.keys(localStorage).filter(key => key.startsWith('course '))") == []
+
+
+def press(browser, key: str, code: int) -> None:
+    for kind in ("rawKeyDown", "keyUp"):
+        browser.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_figure_answers_to_the_keyboard_and_its_text_stays_inside(made, browser, width):
+    browser.open((made / "03_third.html").as_uri(), *WIDTHS[width], mobile=width == "phone")
+    words = "document.querySelector('[data-figure={}] .figure-words').textContent"
+    before = browser.evaluate(words.format("memory"))
+    browser.evaluate("document.querySelector('#figure-memory-ranks').focus()")
+    press(browser, "ArrowRight", 39)
+    after = browser.evaluate(words.format("memory"))
+    assert before != after and "Peak:" in after
+
+    assert browser.evaluate(words.format("hang")).startswith("Hangs")
+    browser.evaluate("document.querySelector('[data-rank=\"1\"] button[title=Later]').focus()")
+    press(browser, "Enter", 13)
+    browser.ask("Input.dispatchKeyEvent", type="char", text="\r")
+    outside = """[...document.querySelectorAll(".figure-drawing svg text")].filter(t => {
+      const a = t.getBoundingClientRect(), b = t.closest("svg").getBoundingClientRect();
+      return a.right > b.right + 1 || a.left < b.left - 1 || a.bottom > b.bottom + 1 || b.right > window.innerWidth;
+    }).map(t => t.textContent)"""
+    assert browser.evaluate(outside) == []
+    assert browser.of("Runtime.exceptionThrown", "Log.entryAdded") == []
+
+
+@needs_chromium
+def test_a_call_is_dragged_to_another_place(made, browser):
+    """By a pointer, which a finger is, too."""
+    browser.open((made / "03_third.html").as_uri(), *WIDTHS["desktop"], mobile=False)
+    place = """(index => { const e = document.querySelectorAll('[data-rank="1"] .figure-handle')[index];
+      e.scrollIntoView({block: "center", behavior: "instant"});
+      const r = e.getBoundingClientRect(); return [r.left + 20, r.top + r.height / 2]; })"""
+    x, y = browser.evaluate(f"{place}(1)")
+    steps = [("mousePressed", y), ("mouseMoved", y - 20), ("mouseMoved", y - 45), ("mouseReleased", y - 45)]
+    for kind, at in steps:
+        browser.ask("Input.dispatchMouseEvent", type=kind, x=x, y=at, button="left", buttons=1, clickCount=1)
+    said = browser.evaluate("document.querySelector('[data-figure=hang] .figure-words').textContent")
+    assert said.startswith("Returns, with the right values.")
+
+
+@needs_axe
+@needs_chromium
+@pytest.mark.parametrize(("theme", "width"), [("light", "desktop"), ("dark", "phone")])
+@pytest.mark.parametrize("page", ["index", "01_first", "03_third", "search"])
+def test_a_page_passes_the_checks_of_axe(made, browser, page, theme, width):
+    browser.open((made / f"{page}.html").as_uri(), *WIDTHS["desktop"], mobile=False)
+    browser.evaluate(f"""['mode', 'theme'].forEach(name => {{
+      localStorage.setItem(name, '{theme}'); document.documentElement.dataset[name] = '{theme}'; }})""")
+    browser.open((made / f"{page}.html").as_uri(), *WIDTHS[width], mobile=width == "phone")
+    assert find_violations(browser) == []

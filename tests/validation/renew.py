@@ -3,12 +3,13 @@
     python -m tests.validation.renew
 
 Tables of the README and the manual, the README and the pictures of each folder of reference records, the pictures in
-the chapters' texts. A test says when one of the texts is stale.
+the chapters' texts, the still pictures of the interactive figures. A test says when one of the texts is stale.
 """
 
 import argparse
 import functools
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from bench.studies.registry import study_of
 from bench.tasks.network import result as network_result
 from bench.tasks.network.record import by_suite, place_of
 from bench.tasks.network.record import find as find_networks
+from tests.browser.scripts import still_pictures
 from tests.validation.forecast import figure as forecast_check_figure
 from tests.validation.forecast import published
 from tests.validation.forecast import result as forecast_check
@@ -72,6 +74,8 @@ def draw() -> Iterator[Path]:
         if before := {path: path.read_bytes() for path in (folder / "pictures").glob("*")}:
             yield from (path for path in save() if path.read_bytes() != before.get(path))
     yield from draw_chapters()
+    with tempfile.TemporaryDirectory() as folder:
+        yield from stale(still_pictures(Path(folder)))
 
 
 def pictures() -> Iterator[tuple[Path, Callable[[], list[Path]]]]:

@@ -7,6 +7,8 @@ extensions = ["myst_nb", "bench.course.formulas"]
 
 nb_execution_mode = "off"  # the chapters have been executed by `bench notebooks`
 nb_merge_streams = True
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 nb_ipywidgets_js = {}  # they would come from another host; no chapter uses widgets
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
@@ -23,7 +25,8 @@ html_theme_options = {
     "footer_content_items": [],
 }
 html_context = {"default_mode": "light"}
-html_static_path = ["static"]
+html_static_path = ["static", "figures"]
 html_css_files = ["site.css"]
+html_js_files = [("course.js", {"defer": "defer"}), ("figure.js", {"defer": "defer"})]
 html_show_sphinx = False
 html_show_copyright = False

@@ -1,0 +1,85 @@
+"""Cells on the site: long code and long outputs folded, images with alternative texts."""
+
+import html
+import re
+
+MOST_CODE, MOST_OUTPUT = 15, 25  # lines that are shown unfolded
+MOST_TEXTS = 12  # of a drawing, in its alternative text
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def fold_code(notebook) -> None:
+    """Fold a cell that only imports or asks for a guess, and a long one."""
+    from bench.course.slides import is_set_up
+
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and (cell.source.count("\n") >= MOST_CODE or is_set_up(cell.source)):
+            tags = cell.metadata.setdefault("tags", [])
+            if "hide-input" not in tags:
+                tags.append("hide-input")
+
+
+def fold_long_outputs(notebook) -> None:
+    """Replace printed text of more than MOST_OUTPUT lines by its first lines and the rest in a fold."""
+    for cell in notebook.cells:
+        outputs = []
+        for output in cell.get("outputs", []):
+            previous = outputs[-1] if outputs else {}
+            if output.get("output_type") == "stream" and previous.get("output_type") == "stream":
+                previous["text"] += output["text"]
+            else:
+                outputs.append(output)
+        for output in outputs:
+            if output.get("output_type") == "stream" and output["text"].count("\n") > MOST_OUTPUT:
+                text = output.pop("text")
+                output.pop("name")
+                output.update(output_type="display_data", metadata={}, data={"text/html": folded(text)})
+        if cell.cell_type == "code":
+            cell.outputs = outputs
+
+
+def folded(text: str, shown: int = 8) -> str:
+    """
+    >>> folded("1\\n2\\n3\\n", shown=1)
+    '<pre>1</pre><details><summary>2 more lines</summary><pre>2\\n3</pre></details>'
+    """
+    lines = COLOUR.sub("", text).rstrip("\n").split("\n")
+    first, rest = ("\n".join(map(html.escape, part)) for part in (lines[:shown], lines[shown:]))
+    return f"<pre>{first}</pre><details><summary>{len(lines) - shown} more lines</summary><pre>{rest}</pre></details>"
+
+
+def describe_images(notebook) -> None:
+    """Give each cell with an image an alternative text: ``alt="…"`` of the cell in the text, else what the figure
+    contains (its title and its axes, noted when it was drawn), else the heading above it."""
+    heading = ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            heading = (re.findall(r"^#+ (.+)$", cell.source, re.MULTILINE) or [heading])[-1]
+            continue
+        images = [output for output in cell.get("outputs", []) if is_image(output)]
+        if images:
+            noted = [text for output in images for text in texts_of(output)]
+            alt = cell.metadata.get("alt") or " ".join(noted) or f"Figure in the section “{heading.strip('*` ')}”"
+            cell.metadata["mystnb"] = {"image": {"alt": alt}}
+
+
+def describe_figure(figure) -> str:
+    """What a matplotlib figure says in words: titles, axes, legends, or else its texts."""
+    said = [figure.get_suptitle()]
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        said.append(axes.get_title() or axes.get_title(loc="left"))
+        said += [f"{name}: {text}" for name, text in (("x", axes.get_xlabel()), ("y", axes.get_ylabel())) if text]
+        said += [", ".join(text.get_text() for text in legend.get_texts())] if legend else []
+    if not any(said):
+        said = [text.get_text() for axes in figure.axes for text in axes.texts][:MOST_TEXTS]
+    return ". ".join(" ".join(text.split()).rstrip(".") for text in said if text.strip())
+
+
+def is_image(output) -> bool:
+    return any(kind.startswith("image/") for kind in output.get("data", {}))
+
+
+def texts_of(output) -> list[str]:
+    noted = [output.get("metadata", {}).get(kind, {}).get("alt") for kind in output["data"]]
+    return [text for text in noted if text]
