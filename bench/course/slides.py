@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.course import chapters
 from bench.course.formulas import picture
+from bench.course.outputs import texts_of
 from bench.errors import UserError
 from bench.files import PROJECT
 
@@ -136,7 +137,8 @@ def as_output(output) -> str:
     data = output.get("data", {})
     kind = next((kind for kind in SHOWN if kind in data), None)
     if kind == "image/png":
-        return f'<img alt="" src="data:image/png;base64,{data[kind]}">'
+        alt = html.escape(" ".join(texts_of(output)), quote=True)
+        return f'<img alt="{alt}" src="data:image/png;base64,{data[kind]}">'
     if kind in ("image/svg+xml", "text/html"):
         return data[kind]
     return f"<pre>{html.escape(data.get('text/plain', output.get('text', '')))}</pre>"
