@@ -311,8 +311,10 @@ def test_a_figure_answers_to_the_keyboard_and_its_text_stays_inside(made, browse
 
     assert browser.evaluate(words.format("hang")).startswith("Hangs")
     browser.evaluate("document.querySelector('[data-rank=\"1\"] button[title=Later]').focus()")
-    press(browser, "Enter", 13)
-    browser.ask("Input.dispatchKeyEvent", type="char", text="\r")
+    browser.ask(
+        "Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
+    )
+    assert browser.evaluate(words.format("hang")).startswith("Returns, with the right values")
     outside = """[...document.querySelectorAll(".figure-drawing svg text")].filter(t => {
       const a = t.getBoundingClientRect(), b = t.closest("svg").getBoundingClientRect();
       return a.right > b.right + 1 || a.left < b.left - 1 || a.bottom > b.bottom + 1 || b.right > window.innerWidth;
@@ -322,16 +324,25 @@ def test_a_figure_answers_to_the_keyboard_and_its_text_stays_inside(made, browse
 
 
 @needs_chromium
-def test_a_call_is_dragged_to_another_place(made, browser):
-    """By a pointer, which a finger is, too."""
-    browser.open((made / "03_third.html").as_uri(), *WIDTHS["desktop"], mobile=False)
-    place = """(index => { const e = document.querySelectorAll('[data-rank="1"] .figure-handle')[index];
+@pytest.mark.parametrize("pointer", ["mouse", "finger"])
+def test_a_call_is_dragged_to_another_place(made, browser, pointer):
+    browser.open((made / "03_third.html").as_uri(), *WIDTHS["desktop"], mobile=pointer == "finger")
+    browser.ask("Emulation.setTouchEmulationEnabled", enabled=pointer == "finger")
+    x, y = browser.evaluate("""(() => { const e = document.querySelectorAll('[data-rank="1"] .figure-handle')[1];
       e.scrollIntoView({block: "center", behavior: "instant"});
-      const r = e.getBoundingClientRect(); return [r.left + 20, r.top + r.height / 2]; })"""
-    x, y = browser.evaluate(f"{place}(1)")
-    steps = [("mousePressed", y), ("mouseMoved", y - 20), ("mouseMoved", y - 45), ("mouseReleased", y - 45)]
-    for kind, at in steps:
-        browser.ask("Input.dispatchMouseEvent", type=kind, x=x, y=at, button="left", buttons=1, clickCount=1)
+      const r = e.getBoundingClientRect(); return [r.left + 20, r.top + r.height / 2]; })()""")
+    for up in (0, 20, 45):
+        if pointer == "mouse":
+            kind = "mouseMoved" if up else "mousePressed"
+            browser.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y - up, button="left", buttons=1, clickCount=1)
+        else:
+            kind = "touchMove" if up else "touchStart"
+            browser.ask("Input.dispatchTouchEvent", type=kind, touchPoints=[{"x": x, "y": y - up}])
+    if pointer == "mouse":
+        browser.ask("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y - 45, button="left", clickCount=1)
+    else:
+        browser.ask("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    browser.ask("Emulation.setTouchEmulationEnabled", enabled=False)
     said = browser.evaluate("document.querySelector('[data-figure=hang] .figure-words').textContent")
     assert said.startswith("Returns, with the right values.")
 

@@ -187,7 +187,8 @@
     extra: editor,
     steps: result => result.trace.length - 1,
     draw(result, state, width) {
-      const n = result.ranks.length, gap = width < 560 ? 22 : 70, column = (width - 8 - gap * (n - 1)) / n, rowHeight = 50, top = 34;
+      const n = result.ranks.length, gap = width < 560 ? 22 : 70, column = (width - 8 - gap * (n - 1)) / n, tight = column < 130, boxHeight = tight ? 58 : 42;
+      const rowHeight = boxHeight + 8, top = 34;
       const step = Math.min(state.step, result.trace.length - 1), now = result.trace[step], last = step === result.trace.length - 1;
       const longest = Math.max(1, ...result.ranks.map(calls => calls.length)), bottom = top + longest * rowHeight;
       const x = rank => 4 + rank * (column + gap), y = index => top + index * rowHeight;
@@ -207,11 +208,11 @@
           const done = each.op === "wait" ? now.at[rank] > index : entered && now.complete[number];
           const waiting = now.at[rank] === index && (entered || (each.op === "wait" && last)) && !done, problem = entered && match.problem && match.entered.every(Boolean) && now.entered[number].every(Boolean);
           const fill = problem ? F.COLOURS.orange : done ? "#bfe6d8" : waiting ? F.COLOURS.yellow : entered ? "#d6eaf6" : "#ffffff";
-          drawn += F.rect(x(rank), y(index), column, 42, fill, { rx: 4, stroke: waiting ? F.COLOURS.red : "#666666", stroke_width: waiting ? 3 : 1 });
+          drawn += F.rect(x(rank), y(index), column, boxHeight, fill, { rx: 4, stroke: waiting ? F.COLOURS.red : "#666666", stroke_width: waiting ? 3 : 1 });
           drawn += F.text(x(rank) + 8, y(index) + 18, label(each), { fill: "#1a1a1a" });
           const mark = problem ? (match.problem === "tensors" ? "wrong sum" : "no match") : done ? "done" : waiting ? "waits" : entered ? "begun" : "";
           const second = [detail(each), match && entered ? `no. ${match.number}` : ""].filter(Boolean).join(", ");
-          drawn += F.text(x(rank) + 8, y(index) + 35, column < 130 ? detail(each) : second, { fill: "#333333", font_size: 12 }) + F.text(x(rank) + column - 6, y(index) + (column < 130 ? 18 : 35), mark, { fill: "#1a1a1a", font_size: 12, text_anchor: "end", font_weight: "bold" });
+          drawn += F.text(x(rank) + 8, y(index) + 35, tight ? detail(each) : second, { fill: "#333333", font_size: 12 }) + F.text(x(rank) + column - 6, y(index) + (tight ? 51 : 35), mark, { fill: "#1a1a1a", font_size: 12, text_anchor: "end", font_weight: "bold" });
         });
         drawn += F.text(x(rank) + column / 2, bottom + 16, `a = ${now.values[rank].a}, b = ${now.values[rank].b}`, { text_anchor: "middle" });
       });
@@ -222,8 +223,8 @@
           const from = x(rank) + column / 2 + (other > rank ? 12 : -12), to = x(other) + column / 2 + (other > rank ? -12 : 12);
           drawn += F.arrow(from, base + (other > rank ? 8 : 16), to, base + (other > rank ? 8 : 16), F.COLOURS.red, { bend: 12 * Math.abs(other - rank) });
         }));
-        drawn += F.text(width / 2, base + 16, "waits for", { text_anchor: "middle", font_size: 12 });
-        height = base + 36;
+        drawn += F.text(width / 2, base + (n > 2 ? 46 : 16), "waits for", { text_anchor: "middle", font_size: 12 });
+        height = base + (n > 2 ? 54 : 36);
       }
       return F.svg(width, height, links, drawn);
     },

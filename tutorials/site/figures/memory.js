@@ -110,7 +110,7 @@
       const names = Object.keys(result.moments), narrow = width < 560, left = narrow ? 8 : 130, right = width - 14;
       const used = KINDS.filter(([kind]) => names.some(name => result.moments[name][kind] > 0));
       const entries = used.map(([kind, colour]) => [kind, colour, HATCHED.includes(kind)]);
-      const head = F.legend(entries, 4, 4, width - 8), rowHeight = narrow ? 62 : 46, top = head.height + 14;
+      const head = F.legend(entries, 4, 4, width - 8), rowHeight = narrow ? 62 : 46, top = head.height + 24;
       const bottom = top + names.length * rowHeight, most = Math.max(result.peak * (narrow ? 1.34 : 1.2), 1);
       const scale = size => left + size / most * (right - left);
       let drawn = head.drawn;
@@ -131,7 +131,7 @@
       });
       for (const limit of [24, 80]) if (limit * 1e9 < most) {
         drawn += F.line(scale(limit * 1e9), top - 4, scale(limit * 1e9), bottom, { stroke: F.COLOURS.red, stroke_width: 2, stroke_dasharray: "6 3" });
-        drawn += F.text(scale(limit * 1e9) + 4, bottom - 3, `${limit} GB`, { fill: F.INK, font_size: 12 });
+        drawn += F.text(scale(limit * 1e9), top - 6, `${limit} GB`, { font_size: 12, text_anchor: "middle" });
       }
       return F.svg(width, bottom + 42, drawn);
     },
