@@ -15,7 +15,7 @@ def with_start(readme: str, template: Path, notebooks: dict) -> str:
     suite = records.reference("compare")
     texts = {
         "where": machine_line(suite.first).partition("; ")[0].removeprefix("CPU only: "),
-        "rounds": str(len(suite.programs["single"].records)),
+        "rounds": str(suite.n),
         "table": result_table(suite), "data": chapter_data(notebooks),
     }  # fmt: skip
     start = template.read_text()
@@ -26,8 +26,9 @@ def with_start(readme: str, template: Path, notebooks: dict) -> str:
 
 def result_table(suite) -> str:
     """Examples per second of each mode over those of one process, as bars with 95 % intervals."""
-    found = {pair.b: pair.comparison for pair in records.compared(suite).pairs if pair.a == "single"}
-    rows = [bar("single", 1.0, "1")]
+    result = records.compared(suite)
+    found = {pair.b: pair.comparison for pair in result.pairs if pair.a == result.base}
+    rows = [bar(result.base, 1.0, "1")]
     for mode in MODES:
         each = found[mode]
         rows.append(bar(mode, each.ratio, f"{each.ratio:.2f} [{each.low:.2f}, {each.high:.2f}]"))

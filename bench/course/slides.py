@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.course import chapters
 from bench.course.formulas import picture
-from bench.course.outputs import texts_of
+from bench.course.outputs import is_set_up, texts_of
 from bench.errors import UserError
 from bench.files import PROJECT
 
@@ -103,12 +103,6 @@ def slides_of(notebook) -> Iterator[Slide]:
 def paragraphs(text: str) -> list[str]:
     """The blocks of a Markdown text; a fence is one block."""
     return [block.strip("\n") for block in re.findall(r"```.*?^```|(?:(?!```)[^\n]+\n?)+", text + "\n", re.M | re.S)]
-
-
-def is_set_up(code: str) -> bool:
-    """Whether a cell only imports, or only asks for the reader's guess."""
-    lines = [line for line in code.splitlines() if line.strip() and not line.startswith(("#", "    ", ")"))]
-    return all(re.match(r"import |from |\w+ = None\b|torch\.set_num_threads", line) for line in lines)
 
 
 def as_html(text: str) -> str:
