@@ -144,6 +144,7 @@
         `Largest model with these activations: in 24 GB ${fit(24)}, in 80 GB ${fit(80)}.`,
       ];
       if (state.every) lines.push(`Recomputation keeps ${F.bytes(result.activations.kept)} of activations and computes ${F.bytes(result.activations.recomputed)} again at a time; it costs about one more forward pass.`);
+      if (state.stage === "1") lines.push("torch's ZeroRedundancyOptimizer keeps DDP's all-reduce and sends the weights in addition: 1.5 times the bytes of DDP.");
       const group = Number(state.group);
       if (state.stage !== "0" && group && state.ranks % group) lines.push(`${state.ranks} devices cannot be divided into groups of ${group}.`);
       return lines;
