@@ -13,6 +13,7 @@ diagrams       the drawings
 """
 
 import os
+import sys
 
 from bench.course import diagrams
 from bench.course.guesses import compare_guess
@@ -35,16 +36,31 @@ def size(full: int, quick: int) -> int:
 
 
 def show_figures() -> None:
-    """Show a matplotlib figure that is the value of a cell as a picture, without pyplot. Outside IPython: nothing."""
+    """Show a matplotlib figure that is the value of a cell as a picture, without pyplot, and let the output's text say
+    what it shows. Outside IPython: nothing."""
     if ipython() is not None:
-        ipython().display_formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", as_png)
+        formatters = ipython().display_formatter.formatters
+        formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", as_png)
+        formatters["text/plain"].for_type_by_name("matplotlib.figure", "Figure", as_text)
+        ipython().events.register("pre_execute", describe_figures)
 
 
-def as_png(figure) -> tuple[bytes, dict]:
+def describe_figures() -> None:
+    """As the formatter of the text, which pyplot removes with its first figure."""
+    if "matplotlib.figure" in sys.modules:
+        sys.modules["matplotlib.figure"].Figure._repr_pretty_ = as_text
+
+
+def as_png(figure) -> bytes:
     from bench.analysis.drawing import rendered
+
+    return rendered(figure, "png")
+
+
+def as_text(figure, printer, _) -> None:
     from bench.course.outputs import describe_figure
 
-    return rendered(figure, "png"), {"alt": describe_figure(figure)}
+    printer.text(describe_figure(figure) or repr(figure))
 
 
 show_figures()

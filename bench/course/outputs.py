@@ -5,6 +5,8 @@ import re
 
 MOST_CODE, MOST_OUTPUT = 15, 25  # lines that are shown unfolded
 MOST_TEXTS = 12  # of a drawing, in its alternative text
+CELL = re.compile(r"^```python[^\n]*\n(?P<code>.*?)\n```$", re.MULTILINE | re.DOTALL)
+CAPTION = re.compile(r"\n\n!\[(?P<caption>[^\]]+)\]\([^)\s]+\)")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -52,9 +54,9 @@ def folded(text: str, shown: int = 8) -> str:
     return f"<pre>{first}</pre><details><summary>{len(lines) - shown} more lines</summary><pre>{rest}</pre></details>"
 
 
-def describe_images(notebook) -> None:
-    """Give each cell with an image an alternative text: ``alt="…"`` of the cell in the text, else what the figure
-    contains (its title and its axes, noted when it was drawn), else the heading above it."""
+def describe_images(notebook, captions: dict[str, str]) -> None:
+    """Give each cell with an image an alternative text: ``alt="…"`` of the cell in the text; else the caption of its
+    picture there; else the titles and axes of the figure, which are its output's text; else the heading above it."""
     heading = ""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -63,7 +65,8 @@ def describe_images(notebook) -> None:
         images = [output for output in cell.get("outputs", []) if is_image(output)]
         if images:
             noted = [text for output in images for text in texts_of(output)]
-            alt = cell.metadata.get("alt") or " ".join(noted) or f"Figure in the section “{heading.strip('*` ')}”"
+            said = cell.metadata.get("alt") or captions.get(cell.source) or " ".join(noted)
+            alt = said or f"Figure in the section “{heading.strip('*` ')}”"
             cell.metadata["mystnb"] = {"image": {"alt": alt}}
 
 
@@ -85,5 +88,19 @@ def is_image(output) -> bool:
 
 
 def texts_of(output) -> list[str]:
-    noted = [output.get("metadata", {}).get(kind, {}).get("alt") for kind in output["data"]]
-    return [text for text in noted if text]
+    """What a figure says in words; a text such as "<Figure size 640x480 with 1 Axes>" says nothing."""
+    text = output.get("data", {}).get("text/plain", "")
+    return [text] if text and not text.startswith("<") else []
+
+
+def captions(text: str) -> dict[str, str]:
+    """The captions of the pictures below the cells of a chapter's text: code -> caption.
+
+    >>> captions("```python\\ncourse.diagrams.turns()\\n```\\n\\n![Two ranks](pictures/turns.svg)\\n")
+    {'course.diagrams.turns()': 'Two ranks'}
+    """
+    found = {}
+    for cell in CELL.finditer(text):
+        if below := CAPTION.match(text, cell.end()):
+            found[cell["code"]] = below["caption"]
+    return found

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.course import chapters, figures, guesses, landing
 from bench.course.chapters import BUILD, TUTORIALS, required
 from bench.course.exercises.text import without_solutions
-from bench.course.outputs import describe_images, fold_code, fold_long_outputs
+from bench.course.outputs import captions, describe_images, fold_code, fold_long_outputs
 from bench.errors import RunFailed
 from bench.files import PROJECT
 from bench.process.tree import capture
@@ -75,7 +75,7 @@ def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> dict:
 
     notebooks = {path: chapter_notebook(path, shown[path], pages) for path in texts}
     for path, notebook in notebooks.items():
-        write(source / f"{path.stem}.ipynb", chapters.written(chapter_page(notebook, path.stem)))
+        write(source / f"{path.stem}.ipynb", chapters.written(chapter_page(notebook, path)))
     for path in [*others, *sets, *manual]:
         place = str(path.relative_to(tutorials))
         text = without_solutions(path.read_text()) if path in sets else path.read_text()
@@ -108,17 +108,17 @@ def chapter_notebook(path: Path, executed: Path, pages: dict[str, str]):
     return notebook
 
 
-def chapter_page(notebook, chapter: str):
+def chapter_page(notebook, path: Path):
     """A copy with what only the page has: interactive figures, boxes for guesses, folds, alternative texts."""
     page = copy.deepcopy(notebook)
     for cell in page.cells:
         if cell.cell_type == "markdown":
             cell.source = figures.embed(cell.source)
-    add_guess_boxes(page, chapter)
-    describe_images(page)
+    add_guess_boxes(page, path.stem)
+    describe_images(page, captions(path.read_text()))
     fold_long_outputs(page)
     fold_code(page)
-    page.cells.append(chapters.required("nbformat").v4.new_markdown_cell(READ.format(name=chapter), id="cell-read"))
+    page.cells.append(chapters.required("nbformat").v4.new_markdown_cell(READ.format(name=path.stem), id="cell-read"))
     return page
 
 

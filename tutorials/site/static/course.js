@@ -17,7 +17,8 @@ const Course = (() => {
 
   /* [class, words]: how far a guess is from the measured value. */
   function judge(guess, measured) {
-    if (Math.abs(guess - measured) <= Math.max(Math.abs(measured) * 0.1, 1e-6)) return ["close", "within 10 %"];
+    if (Math.abs(guess - measured) <= Math.abs(measured) * 0.1) return ["close", "within 10 %"];
+    if (Math.abs(guess - measured) <= 1e-6) return ["close", "less than a millionth off"];
     const factor = guess / measured;
     if (!(factor > 0) || !Number.isFinite(factor)) return ["far", `${short(Math.abs(guess - measured))} too ${guess > measured ? "large" : "small"}`];
     const times = factor > 1 ? factor : 1 / factor;
