@@ -47,11 +47,12 @@ def fold_long_outputs(notebook) -> None:
 def folded(text: str, shown: int = 8) -> str:
     """
     >>> folded("1\\n2\\n3\\n", shown=1)
-    '<pre>1</pre><details><summary>2 more lines</summary><pre>2\\n3</pre></details>'
+    '<div class="folded-output"><pre>1</pre><details><summary>2 more lines</summary><pre>2\\n3</pre></details></div>'
     """
     lines = COLOUR.sub("", text).rstrip("\n").split("\n")
     first, rest = ("\n".join(map(html.escape, part)) for part in (lines[:shown], lines[shown:]))
-    return f"<pre>{first}</pre><details><summary>{len(lines) - shown} more lines</summary><pre>{rest}</pre></details>"
+    fold = f"<details><summary>{len(lines) - shown} more lines</summary><pre>{rest}</pre></details>"
+    return f'<div class="folded-output"><pre>{first}</pre>{fold}</div>'
 
 
 def describe_images(notebook, captions: dict[str, str]) -> None:

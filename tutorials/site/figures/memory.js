@@ -119,6 +119,10 @@
         drawn += F.line(x, top, x, bottom, { stroke: F.FAINT, stroke_opacity: 0.4 }) + F.text(x, bottom + 16, F.number(tick), { text_anchor: "middle" });
       }
       drawn += F.text(right, bottom + 34, "GB on each device", { text_anchor: "end" });
+      for (const limit of [24, 80]) if (limit * 1e9 < most) {
+        drawn += F.line(scale(limit * 1e9), top - 4, scale(limit * 1e9), bottom, { stroke: F.COLOURS.red, stroke_width: 2, stroke_dasharray: "6 3" });
+        drawn += F.text(scale(limit * 1e9), top - 6, `${limit} GB`, { font_size: 12, text_anchor: "middle" });
+      }
       names.forEach((name, row) => {
         const y = top + row * rowHeight + (narrow ? 22 : 6), sizes = result.moments[name];
         drawn += narrow ? F.text(left, y - 6, name) : F.text(left - 8, y + 20, name, { text_anchor: "end" });
@@ -127,12 +131,8 @@
           drawn += F.bar(scale(at), y, scale(at + sizes[kind]) - scale(at), 30, colour, HATCHED.includes(kind));
           at += sizes[kind];
         }
-        drawn += F.text(scale(at) + 6, y + 20, F.bytes(at), { font_weight: "bold" });
+        drawn += F.text(scale(at) + 6, y + 20, F.bytes(at), { font_weight: "bold", stroke: F.PAPER, stroke_width: 4, paint_order: "stroke" });
       });
-      for (const limit of [24, 80]) if (limit * 1e9 < most) {
-        drawn += F.line(scale(limit * 1e9), top - 4, scale(limit * 1e9), bottom, { stroke: F.COLOURS.red, stroke_width: 2, stroke_dasharray: "6 3" });
-        drawn += F.text(scale(limit * 1e9), top - 6, `${limit} GB`, { font_size: 12, text_anchor: "middle" });
-      }
       return F.svg(width, bottom + 42, drawn);
     },
     say(result, state) {
