@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench.course import chapters
+from bench.course import chapters, guesses
 from bench.course.chapters import MOST_BYTES
 from bench.files import PROJECT
 from tests.runs import ROOT
@@ -55,9 +55,10 @@ def test_the_form_of_a_chapter(path):
     assert -1 not in places and places == sorted(places) and any(new in head[places[0] :] for new in news)
     assert re.search(r"\*\*Time:\*\*\s\d+\sminutes\sto\sread", head)
 
-    guesses = re.findall(r"^(\w+) = .*\bNone\b", section(path, "A prediction"), re.MULTILINE)
+    asked = guesses.questions(chapters.notebook_of(path))
     later = text.partition("## A prediction")[2]
-    assert guesses and all(len(re.findall(rf"\b{guess}\b", later)) > 1 for guess in guesses)
+    assert asked and not [g for g in asked if not re.search(rf"compare_guess\(.*\b{g}={g}\)", later, re.DOTALL)]
+    assert all(asked.values()), "the comment of a guess is the label of its box"
 
     exercises = section(path, "Exercises")
     assert re.findall(r"^(\d+)\. ", exercises, re.MULTILINE) == ["1", "2", "3"]
