@@ -12,7 +12,12 @@ def compare_guess(text: str, measured: float, **guess: float | None) -> None:
     """Print a measured value, and the reader's guess if there is one.
 
     text: the line to print, with the value. guess: one variable by its name, which is the one that the page's box
-    remembers: ``compare_guess(f"sent per rank: {sent:.0f} MB", sent, guess_mb=guess_mb)``.
+    remembers.
+
+    >>> compare_guess("sent per rank: 150 MB", 150, guess_mb=None)
+    sent per rank: 150 MB
+    >>> compare_guess("sent per rank: 150 MB", 150, guess_mb=100)
+    sent per rank: 150 MB   your guess: 100
     """
     from bench.course.ranks import ipython
 

@@ -1,7 +1,8 @@
 """`bench site`: executed chapters, manual and problem sets as HTML pages that load nothing from other hosts.
 
 Input: ``tutorials/`` and the notebooks executed here, or else the committed outputs; a chapter without either is
-executed. Output: ``build/site``, to be opened from disk or put on any server. Style: ``tutorials/site``.
+executed. Output: ``build/site``, to be opened from disk or put on any server. Style, scripts and interactive figures:
+``tutorials/site``.
 """
 
 import copy

@@ -27,7 +27,8 @@ from bench.studies.registry import study_of
 from bench.tasks.network import result as network_result
 from bench.tasks.network.record import by_suite, place_of
 from bench.tasks.network.record import find as find_networks
-from tests.browser.scripts import still_pictures
+from tests.browser.chromium import CHROMIUM
+from tests.browser.scripts import NODE, still_pictures
 from tests.validation.forecast import figure as forecast_check_figure
 from tests.validation.forecast import published
 from tests.validation.forecast import result as forecast_check
@@ -74,8 +75,9 @@ def draw() -> Iterator[Path]:
         if before := {path: path.read_bytes() for path in (folder / "pictures").glob("*")}:
             yield from (path for path in save() if path.read_bytes() != before.get(path))
     yield from draw_chapters()
-    with tempfile.TemporaryDirectory() as folder:
-        yield from stale(still_pictures(Path(folder)))
+    if NODE or CHROMIUM:
+        with tempfile.TemporaryDirectory() as folder:
+            yield from stale(still_pictures(Path(folder)))
 
 
 def pictures() -> Iterator[tuple[Path, Callable[[], list[Path]]]]:
