@@ -41,7 +41,8 @@ class Mode(base.Mode):
         self.on_cpu = device.type == "cpu"
         self.topology = base.Topology(0, 0, 1, config.num_devices, device)
         if self.on_cpu:
-            self.label = "CPU replicas in threads: nn.DataParallel itself passes straight through on a CPU"
+            how = "one after the other" if config.activation_checkpointing else "in threads"
+            self.label = f"CPU replicas {how}: nn.DataParallel itself passes straight through on a CPU"
         elif config.num_devices > 1:  # only device 0's weights could be N H W C, but their gradients would not be
             self.contiguous_weights = "nn.DataParallel sends copies as one flat tensor, and they come back so"
 
@@ -166,9 +167,13 @@ class CpuDataParallel(nn.Module):
             ThreadPoolExecutor(1, f"replica-{i}", lambda: torch.set_num_threads(max(1, threads // num_replicas)))
             for i in range(num_replicas)
         ]
+        # A block is computed again with the random numbers of its first computation, which on a CPU it would share with
+        # other threads.
+        if any(hasattr(each, "recomputed") for each in module.modules()):
+            self.in_turn()
 
     def in_turn(self) -> "CpuDataParallel":
-        """From now on the replicas compute in the calling thread, one after the other, for the profiler."""
+        """From now on the replicas compute in the calling thread, one after the other."""
         self.close()
         self.threads = []
         return self

@@ -8,6 +8,7 @@ import torchvision.models as tv
 from torch import nn
 
 from bench.errors import UserError
+from bench.modes.dp import CpuDataParallel
 from bench.workload.activation_checkpointing import checkpoint_blocks
 
 
@@ -70,6 +71,31 @@ def test_weights_and_statistics_are_bit_for_bit_the_same(make, shape, blocks):
         assert list(plain.state_dict()) == list(other.state_dict())
         assert all(map(torch.equal, plain.state_dict().values(), other.state_dict().values()))
     assert saved[1] == saved[2] < saved[0]
+
+
+class Dropped(nn.Module):
+    """It keeps what its dropout let through in each computation of a chunk."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.kept = nn.Linear(64, 64), {}
+
+    def forward(self, x):
+        dropped = nn.functional.dropout(nn.functional.dropout(x + 1, 0.1), 0.1)
+        self.kept.setdefault(x.sum().item(), []).append(dropped != 0)
+        return self.layer(dropped)
+
+
+def test_replicas_in_one_process_compute_their_blocks_again_with_the_same_random_numbers():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Sequential(*(nn.Sequential(Dropped(), nn.ReLU()) for _ in range(2))))
+    checkpoint_blocks(model, "MODEL")
+    parallel = CpuDataParallel(model, 2, 2)
+    replicas = [model, *parallel.shells]
+    for _ in range(10):
+        parallel(torch.randn(2048, 64)).sum().backward()
+    kept = [pair for each in replicas for m in each.modules() if isinstance(m, Dropped) for pair in m.kept.values()]
+    assert len(kept) == 40 and all(len(pair) == 2 and torch.equal(*pair) for pair in kept)
 
 
 @pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), nn.Linear(2, 2)])
