@@ -132,7 +132,7 @@ STUDIED = {"gradient compression": ("mode", "compression"), "memory format": ("m
            "precision": ("mode", "precision", "param_dtype", "reduce_dtype"),
            "activation checkpointing": ("mode", "activation_checkpointing"),
            "optimizer": ("mode", "optimizer", "momentum", "weight_decay", "fused")}  # fmt: skip
-VARY = {*FACTS, *SOURCES, "passes of a step"} - {"machine", "code", "waiting threads"}
+VARY = {*FACTS, *SOURCES, "passes of a step"} - {"machine", "code", "OpenMP wait policy"}
 RULES = Rules(
     {name: ("it is swept", options(*STUDIED[name]) if name in STUDIED else program) for name in VARY},
     options=tuple(FIELDS),

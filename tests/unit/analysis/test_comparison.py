@@ -192,6 +192,9 @@ def test_precision_and_format_are_studied_where_the_program_is_set_so():
     unasked = in_samples(lambda part: part["facts"].update(autocast="bfloat16"))  # its options do not say so
     (other,) = suites_of(edited(records, unasked, "single compile=1"))
     assert fact(other, "precision", SWEEP_RULES).status == "differs"
+    waits = in_samples(lambda part: part["facts"].update(waiting_threads="spin forever"))  # no option of a run
+    (other,) = suites_of(edited(records, waits, "single compile=1"))
+    assert fact(other, "OpenMP wait policy", SWEEP_RULES).status == "differs"
     with pytest.raises(UserError, match="precision"):
         compare_suite(suite("compare", format_programs(), rounds=2))
 
