@@ -121,7 +121,7 @@ class Command:
             if "read" in options and (text := getattr(args, name)) is not None:
                 setattr(args, name, options["read"](name.upper(), text))
         if self.options:
-            for name, text in file.read(args.config, self.name == "sweep").items() if args.config else ():
+            for name, text in file.read(args.config, self.name == "sweep").items() if args.config is not None else ():
                 if not hasattr(args, name):
                     option = variable_of(FIELDS[name])
                     raise UserError(f"CONFIG={args.config}: `bench {self.name}` has no {option}: leave it out")

@@ -11,6 +11,7 @@ from bench.config.fields import base_type
 from bench.config.options import BY_NAME, SECTIONS
 from bench.errors import UserError
 
+KINDS = {bool: "a switch (true or false)", int: "a whole number", float: "a number", str: "a text"}
 TABLES = [re.match(r"\w+", section.__doc__)[0].lower() for section in SECTIONS]
 
 
@@ -37,6 +38,8 @@ def read(path: str, lists: bool) -> dict[str, str]:
                 (n for n, row in enumerate(text.split("\n"), 1) if re.match(rf"[^=#]*\b{re.escape(key)}\b", row)), 1
             )
             try:
+                if key in BY_NAME and BY_NAME[key].name in found:
+                    raise UserError(f"{key} is there twice, in two tables: give it once")
                 found |= {BY_NAME[key].name: text_of(key, each, lists)} if key in BY_NAME else refuse(key, each)
             except UserError as error:
                 raise UserError(f"{path}, line {line}: {error}") from None
@@ -47,7 +50,8 @@ def refuse(key: str, value):
     known = TABLES if isinstance(value, dict) else BY_NAME
     near = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1)
     what = f"[{key}] is not a section of options" if isinstance(value, dict) else f"{key} is not an option of a run"
-    raise UserError(f"{what}: {f'did you mean {near[0]}?' if near else 'choose from ' + ', '.join(known)}")
+    names = ", ".join(TABLES) if isinstance(value, dict) else "`bench run --help-all` lists them"
+    raise UserError(f"{what}: {f'did you mean {near[0]}?' if near else names}")
 
 
 def text_of(key: str, value, lists: bool) -> str:
@@ -58,7 +62,9 @@ def text_of(key: str, value, lists: bool) -> str:
         raise UserError(f"{key} is a list, which only `bench sweep` takes: give one value")
     for each in value if several else [value]:
         if not isinstance(each, str | int | float) or (isinstance(each, bool) and base_type(f) is not bool):
-            raise UserError(f"{key} has the wrong type: a {base_type(f).__name__} is needed, not {each!r:.40}")
+            raise UserError(f"{key} has the wrong type: {KINDS[base_type(f)]} is needed, not {each!r:.40}")
+        if isinstance(each, str) and "\0" in each:
+            raise UserError(f"{key} contains a null character, which no value may: take it out")
     text = separator(f).join(texts)
     for each in listed(f, text) if lists else texts:
         if (key, each) not in (("gpus", "all"), ("batch", "max")):

@@ -214,17 +214,19 @@ def test_what_is_typed_counts_before_the_file_and_the_file_before_defaults(tmp_p
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [("gpus = 2\nbacth = 8\n", "line 2: bacth .*batch"), ("\n[training]\nbatch = true\n", "line 3: batch .*int"),
+    [("gpus = 2\nbacth = 8\n", "line 2: bacth .*batch"), ("\n[training]\nbatch = true\n", "line 3: batch .*whole"),
      ("batch = [8, 16]\n", "line 1: batch .*sweep"), ("batch = 'many'\n", "line 1: BATCH=many"),
      ("lr = -1\n", "line 1: LR=-1"), ("[trainign]\nlr = 1\n", "line 1: .*trainign.*training"), ("batch = \n", "line 1"),
-     ("lr = 1979-05-27\n", "line 1: lr .*float"), ("[ddp.x]\n", "line 1: .*x"), ("\udcff", "TOML")],
+     ("lr = 1979-05-27\n", "line 1: lr .*a number"), ("[ddp.x]\n", "line 1: .*x"),
+     ("lr = 1\n[training]\nlr = 2\n", "line 1: lr .*twice"), ('out = "a\\u0000b"\n', "line 1: out .*null"),
+     ("\udcff", "TOML")],
 )  # fmt: skip
 def test_a_mistake_in_a_file_is_one_line_with_its_place(tmp_path, text, named):
     file = tmp_path / "my.toml"
     file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=named) as error:
         config_of("run", file)
-    assert "\n" not in str(error.value) and "my.toml" in str(error.value)
+    assert "\n" not in str(error.value) and "my.toml" in str(error.value) and len(str(error.value)) < 400
 
 
 def test_a_file_that_is_not_there_or_is_for_another_command_is_refused_and_a_sweep_takes_lists(tmp_path):
