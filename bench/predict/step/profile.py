@@ -17,7 +17,7 @@ ITEM = 4  # bytes of a float32
 PHASES = ("forward", "backward", "optimizer")
 # The options that determine the computation of a step.
 SAME_STEP = (*names(Model), "data", "image_size", "context", "per_device_batch", "accumulate", "precision",
-             "optimizer")  # fmt: skip
+             "optimizer", "compile", "activation_checkpointing")  # fmt: skip
 
 
 @dataclass(frozen=True)
