@@ -23,7 +23,7 @@ CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
 # Options that a table of runs shows in separate columns or names, and those that change neither work nor speed.
 IN_COLUMNS = {"mode", "num_devices", "device", "share_gpu", "model", "layers", "width", "data", "image_size", "context",
               "per_device_batch", "plain", "tuned", "mistake", "timed_steps", "warmup_steps", "memory", "val_batch",
-              "in_memory"}  # fmt: skip
+              "in_memory", "profile_kept"}  # fmt: skip
 NO_MEMORY = re.compile("out of memory|OutOfMemoryError|ALLOC_FAILED|can't allocate memory")  # torch, NCCL, cuDNN
 UNEVEN = 1.1  # mean step over median step: 95 % of the committed records lie below
 
@@ -159,6 +159,8 @@ def shown_options(record: Record) -> dict:
     """The options of the work and of the program that no other column shows."""
     config = record.config
     found = {name: getattr(config, name) for name in names(*WORK, *PROGRAM) if name not in IN_COLUMNS}
+    if config.profile_kept:
+        found["profile"] = "torch"
     if config.launcher in MODES[config.mode].launchers[:1]:
         found["launcher"] = UNSET["launcher"]
     return found
