@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.errors import UserError
 from bench.structure import each
 from bench.workload import batch, own_code
 from bench.workload.base import Workload
@@ -32,7 +33,7 @@ def count_flops(workload: Workload, model: nn.Module, train_set, say: Callable[[
                 again = flops_of_step(workload, model, inputs, targets, recompute=True)
                 found["hardware_flops_per_example"] = again / examples
         if not flops:
-            raise ValueError("it has no matrix product that torch counts")
+            raise UserError("it has no matrix product that torch counts")
     except (Exception, SystemExit) as error:  # the user's code can raise anything
         say(f"FLOPs of MODEL={workload.config.model} cannot be counted, so TFLOP/s and MFU are unknown: "
             f"{own_code.why_not_simulated(error)}")  # fmt: skip

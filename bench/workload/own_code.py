@@ -149,7 +149,7 @@ def why_not_simulated(error: BaseException) -> str:
 
     if isinstance(error, fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException):
         return f"its step depends on the values in its tensors: {error_line(error)}"
-    return error_line(error)
+    return str(error) if isinstance(error, UserError) else error_line(error)
 
 
 def own_modules(config: RunConfig) -> Iterator[tuple[str, ModuleType]]:
