@@ -159,7 +159,7 @@ def provenance_lines(profile: Profile, link: Link) -> list[str]:
         f"{PREDICTED}, nothing was run: {profile.what}",
         f"profile of one device: {profile.source}, {count} timed step{'' if count == 1 else 's'}, "
         f"{style.number(1e3 * profile.step_s)} ms at the median; {profile.machine}",
-        f"link: {link.words}; collective algorithms of {'Gloo' if link.carrier == 'gloo' else 'NCCL'} has them",
+        f"link: {link.words}; collective algorithms of {'Gloo' if link.carrier == 'gloo' else 'NCCL'}",
     ]
 
 

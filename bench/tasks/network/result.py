@@ -208,7 +208,8 @@ def products_grid(record: NetworkRecord) -> Grid:
 
 def grids(records: list[NetworkRecord]) -> list[Grid]:
     products = [products_grid(record) for record in records if record.form.products]
-    return [*map(sizes_grid, series_of(records)), fits_grid(records), *products]
+    fits = [grid for grid in [fits_grid(records)] if grid.rows]  # none with fewer than MIN_SIZES sizes
+    return [*map(sizes_grid, series_of(records)), *fits, *products]
 
 
 # --- provenance ---------------------------------------------------------------------------------------------------

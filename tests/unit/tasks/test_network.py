@@ -262,6 +262,7 @@ def test_a_message_one_way_takes_half_of_there_and_back_and_what_is_no_line_is_k
 def test_few_rounds_have_no_interval_and_two_sizes_no_line():
     found = networks.record(rounds=5, sizes="4KiB,16KiB")
     assert all(s.fit is None and s.seconds(s.operation.times[0])[1:] == (None, None) for s in series_of([found]))
+    assert all(grid.rows for grid in result.grids([found]))
 
 
 def test_what_is_said_names_every_backend_the_units_and_what_was_left_out():
