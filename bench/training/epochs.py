@@ -245,7 +245,7 @@ class Epochs:
 
 
 def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str]:
-    before, now, examples = state["config"], to_dict(config), workload_of(config).batched
+    before, now, examples = state["config"], to_dict(without_names(config)), workload_of(config).batched
     epoch, rest = divmod(state["images_seen"], state["num_images"])
     yield f"resumed after step {state['step']}, {rest} {examples} into epoch {epoch + 1}"
     if state["world_size"] != world_size:

@@ -15,9 +15,11 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from bench.config.options import RunConfig, to_dict
+from bench.config.resolve import resolve
 from bench.config.workloads import WORKLOADS
 from bench.errors import BenchError, UserError
-from bench.training import checkpoint
+from bench.record.privacy import without_names
+from bench.training import checkpoint, epochs
 from bench.workload.weights import head_of, load_weights, places_in, read, weights_in
 from tests.runs import ROOT
 
@@ -435,3 +437,16 @@ def test_the_head_of_torchvisions_classifiers(name, head):
     options = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
     with torch.device("meta"):
         assert head_of(tv.get_model(name, weights=None, num_classes=7, **options)) == head
+
+
+def test_the_users_own_files_are_no_change_when_a_run_is_resumed():
+    def said(**changes) -> str:
+        config = resolve(RunConfig(**asked | changes), "cpu", 2)
+        state = {"config": to_dict(without_names(before)), "world_size": 1, "step": 3}
+        state |= {"images_seen": 3, "num_images": 9}
+        return "\n".join(epochs.differences(state, config, 1))
+
+    asked = {"mode": "single", "model": "/somewhere/net.py:make", "data": "digits", "epochs": 2}
+    before = resolve(RunConfig(**asked), "cpu", 2)
+    assert "changed" not in said()
+    assert "model net.py:make → other.py:make" in said(model="/somewhere/other.py:make")
