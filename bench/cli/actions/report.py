@@ -24,6 +24,7 @@ MOST_RUNS = 40
 DATA = {".csv": "csv", ".parquet": "parquet", ".md": "md"}  # by the name of OUT
 # FORMAT -> its module
 FORMS = {"html": "", "text": "", "plots": "plots", **dict.fromkeys(DATA.values(), "table"), "trace": "trace"}
+NO_FILE = {"text": "writes no file", "plots": "writes each picture next to its records"}
 BY = {"machine": "pool", "student": "leaderboard"}
 
 
@@ -35,6 +36,8 @@ def run(args) -> int:
             raise UserError(f"{name}={value}: choose one of {', '.join(known)}")
     if args.out and args.records is None and Path(args.out).is_dir() and form == "html" and not args.by:
         raise UserError(f"OUT={args.out} is a folder: use RECORDS={args.out} for records; OUT is the output file")
+    if args.out and form in NO_FILE and not args.by:
+        raise UserError(f"FORMAT={form} {NO_FILE[form]}: leave OUT={args.out} out")
     if args.by and args.format:
         raise UserError("BY and FORMAT exclude each other: leave one of them out")
     if module := BY[args.by] if args.by else FORMS[form]:

@@ -171,6 +171,8 @@ predict mode --records=. --model=resnet18 | MODEL RECORDS=.
 predict mode --gpus=1 --rounds=2 | GPUS=1
 report nowhere --format=plots | nowhere
 report --format=xls | FORMAT=xls
+report --format=plots --out=pictures | FORMAT=plots OUT=pictures
+report --format=text --out=runs.txt | FORMAT=text OUT=runs.txt
 report --by=country | BY=country
 report --by=machine --format=csv | BY FORMAT
 diff | A=
