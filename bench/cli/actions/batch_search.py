@@ -58,7 +58,8 @@ def with_largest_batch(console: Console, asked: RunConfig, programs: Programs) -
                 config = programs(dataclasses.replace(asked, per_device_batch=size))[name]
                 peak, why = try_run(config, folder)
                 tries.append({"program": name, "batch": size, "fitted": not why, "peak_gib": peak})
-                said = ("does not fit" if why else "fits") + (f", peak {peak:.2f} GiB" if peak else "")
+                near = f"leaves less than {100 * SPARE:g} % free" if peak else "does not fit"
+                said = (near if why else "fits") + (f", peak {peak:.2f} GiB" if peak else "")
                 console.print(f"BATCH=max: {name} with BATCH={size} {said}")
                 if why and size == 1:
                     raise too_large(config, why)
