@@ -21,7 +21,8 @@ def trace_of(record: Record) -> dict:
     """The content of the file. Raises UserError for a record without a timeline."""
     parts = [part for part in record.samples if part.timeline]
     if not parts:
-        raise UserError(f"{record.run_id} has no timeline to export: repeat the run with PROFILE=1")
+        why = "" if record.ok else f", because the run has no timed steps (status {record.status})"
+        raise UserError(f"{record.run_id} has no timeline to export{why}: repeat the run with PROFILE=1")
     begins = [part.timeline.get("start_s", 0.0) for part in parts]
     first = min(begin + span["start_s"] for begin, part in zip(begins, parts, strict=True)
                 for span in [{"start_s": 0.0}, *part.timeline["spans"]])  # fmt: skip

@@ -116,3 +116,8 @@ def test_what_has_no_trace_is_refused_and_nothing_is_written(tmp_path, words, na
     with pytest.raises(UserError, match=named):
         report(*(word.replace("PLAIN", str(folder)) for word in words))
     assert [path.name for path in folder.iterdir()] == ["record.json"]
+
+
+def test_a_run_that_failed_is_named_as_the_reason():
+    with pytest.raises(UserError, match=r"status failed.*PROFILE=1"):
+        trace_of(records.record("ddp", failed="raised", profile=True))
