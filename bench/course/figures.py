@@ -1,6 +1,6 @@
 """The interactive figures of the site: ``tutorials/site/figures``, a script for each, and ``figure.js`` for all.
 
-A text shows one by a line of its own, ``![what is seen](site/figures/NAME.svg)``: the picture with the first inputs,
+A text shows one by a separate line, ``![what is seen](site/figures/NAME.svg)``: the picture with the first inputs,
 for notebooks and GitHub. On the site the script replaces it.
 """
 

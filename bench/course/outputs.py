@@ -72,7 +72,7 @@ def describe_images(notebook, captions: dict[str, str]) -> None:
 
 
 def describe_figure(figure) -> str:
-    """What a matplotlib figure says in words: titles, axes, legends, or else its texts."""
+    """The words of a matplotlib figure: titles, axes, legends, or else its texts."""
     said = [figure.get_suptitle()]
     for axes in figure.axes:
         legend = axes.get_legend()
@@ -89,7 +89,7 @@ def is_image(output) -> bool:
 
 
 def texts_of(output) -> list[str]:
-    """What a figure says in words; a text such as "<Figure size 640x480 with 1 Axes>" says nothing."""
+    """A figure in words; a text such as "<Figure size 640x480 with 1 Axes>" says nothing."""
     text = output.get("data", {}).get("text/plain", "")
     return [text] if text and not text.startswith("<") else []
 
