@@ -58,8 +58,11 @@ class Answer:
 
 def answers_of(path: Path) -> list[Answer]:
     """The answers of a file. Raises ValueError for a fence that is none."""
-    found = []
-    for number, part in list(enumerate(re.split(r"^## Task \d+\n", path.read_text(), flags=re.MULTILINE)))[1:]:
+    found, pieces = [], re.split(r"^## Task (\d+)\n", path.read_text(), flags=re.MULTILINE)
+    numbers = [int(number) for number in pieces[1::2]]
+    if numbers != sorted(set(numbers)):
+        raise ValueError(f"{path.name}: the headings number the tasks {numbers}")
+    for number, part in zip(numbers, pieces[2::2], strict=True):
         fences = list(FENCE.finditer(part))
         if len(fences) != part.count("```python"):
             raise ValueError(f"{path.name}, task {number}: a fence without its line Right: … or Wrong: …")
