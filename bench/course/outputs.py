@@ -72,16 +72,20 @@ def describe_images(notebook, captions: dict[str, str]) -> None:
 
 
 def describe_figure(figure) -> str:
-    """The words of a matplotlib figure: titles, axes, legends, or else its texts."""
-    said = [figure.get_suptitle()]
+    """The words of a matplotlib figure: its title; axes, legends, labelled bars, and sentences in the drawing."""
+    said = [text.get_text() for text in figure.texts[:1]] or [figure.get_suptitle()]
     for axes in figure.axes:
-        legend = axes.get_legend()
+        legend, texts = axes.get_legend(), [text.get_text() for text in axes.texts]
+        names = [label.get_text() for label in axes.get_yticklabels()]
         said.append(axes.get_title() or axes.get_title(loc="left"))
         said += [f"{name}: {text}" for name, text in (("x", axes.get_xlabel()), ("y", axes.get_ylabel())) if text]
         said += [", ".join(text.get_text() for text in legend.get_texts())] if legend else []
-    if not any(said):
-        said = [text.get_text() for axes in figure.axes for text in axes.texts][:MOST_TEXTS]
-    return ". ".join(" ".join(text.split()).rstrip(".") for text in said if text.strip())
+        if len(names) == len(texts):
+            said.append(", ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True)))
+        else:
+            said += [text for text in texts if text.count(" ") > 2]
+    sentences = (" ".join(text.split()) for text in said[:MOST_TEXTS])
+    return " ".join(text if text.endswith((".", "?")) else f"{text}." for text in sentences if text)
 
 
 def is_image(output) -> bool:

@@ -182,7 +182,7 @@ def test_formulas_are_pictures_and_no_solution_is_published(made):
 def test_long_outputs_are_folded_and_images_have_alternative_texts(made):
     """The text's own, or the words of the figure when it is drawn. A cell that only imports or asks is folded."""
     third = (made / "03_third.html").read_text()
-    assert re.findall(r'<img alt="([^"]+)"', third)[:2] == ["A line that rises", "Rise. x: step"]
+    assert re.findall(r'<img alt="([^"]+)"', third)[:2] == ["A line that rises", "Rise. x: step."]
     assert "_images/" not in "".join(re.findall(r'alt="([^"]*)"', third))
     first, rest = re.search(
         r"<pre>(line 0.*?)</pre><details><summary>22 more lines</summary><pre>(.*?)</pre>", third, re.S
