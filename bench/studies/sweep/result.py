@@ -75,7 +75,8 @@ def summary(result: Result) -> list[Grid]:
     if not is_grid(result.suite):
         return []
     found = comparison_grid(result)
-    rows = [[label, "", "", "", why, "0"] for label, why in without_result(result.suite).items()]
+    more = [""] * (len(found.head) - 6)  # TFLOP/s, MFU, energy
+    rows = [[label, "", "", "", why, "0", *more] for label, why in without_result(result.suite).items()]
     return [dataclasses.replace(found, rows=[*found.rows, *rows], caption="Cells, the fastest first")]
 
 
