@@ -232,7 +232,7 @@ def test_workflows_run_targets_that_there_are_on_every_python_that_is_allowed():
     jobs = [job for path in found for job in yaml.safe_load(path.read_text())["jobs"].values()]
     ran = [step["run"].split() for job in jobs for step in job["steps"] if "run" in step]
     own = [words for words in ran if words[:2] != ["pip", "install"]]
-    started = (words[0] == "make" and words[1] in targets or words[:2] == ["npm", "install"] for words in own)
+    started = ((words[0] == "make" and words[1] in targets) or words[:2] == ["npm", "install"] for words in own)
     assert len(found) == 3 and own and all(started)
     assert all(job["timeout-minutes"] for job in jobs)
     of_tests = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())["jobs"].values()
