@@ -372,7 +372,9 @@ def test_nobody_outlives_the_kernel(tmp_path):
 
 @forks
 def test_a_process_that_stays_ends_after_a_while():
-    code = "from bench.course import start; start.IDLE_S = 0.5; start.preload = lambda modules: None; start.stay()"
+    code = (
+        "from bench.course import start; start.IDLE_S = 0.5; start.preload = lambda modules: None; start.serve_calls()"
+    )
     ours, theirs = socket.socketpair()
     with ours, theirs:
         subprocess.run([sys.executable, "-c", code], stdin=theirs, timeout=60, check=True, cwd=ROOT)

@@ -76,7 +76,7 @@ HOSTS = {
     ],
     "the driver was updated while in use": [({"init_error": 18}, REFUSED, "restart.*DEVICE=cpu")],
     "`CUDA_VISIBLE_DEVICES` is empty or `-1`": [({"visible": ""}, CPU, "4 GPUs"), ({"visible": "-1"}, CPU, "4 GPUs")],
-    "`CUDA_VISIBLE_DEVICES` names what is not there": [
+    "`CUDA_VISIBLE_DEVICES` or `GPUS=0,7` names a GPU that does not exist, or one GPU twice": [
         ({"visible": "9"}, REFUSED, "CUDA_VISIBLE_DEVICES=9.*DEVICE=cpu"),
         ({"visible": "GPU-ff"}, REFUSED, "GPU-ff"),
     ],
@@ -104,7 +104,7 @@ HOSTS = {
         ({"capability": 100, "torch": ("2.7.1", "12.6", "sm_90 compute_90")}, GPU, ""),
         ({"capability": 61, "torch": ("2.7.1", "12.6", "")}, GPU, ""),  # not known
     ],
-    "a GPU before Ampere": [
+    "a GPU older than Ampere": [
         ({"capability": 75, "given": {"precision": "tf32"}}, REFUSED, "PRECISION=tf32: GPU 0 .*fp32"),
         ({"capability": 75, "given": BF16}, REFUSED, "PRECISION=bf16.*fp16.*ALLOW_SLOW=1"),
         ({"capability": 75, "given": BF16 | {"allow_slow": True}}, GPU, ""),
@@ -119,7 +119,7 @@ HOSTS = {
     ],
     "GPUs of several kinds, one named by its number": [(A40 | {"visible": "1", "given": ONE}, GPU, "1: H100")],
     "a GPU that the driver has lost": [({"lost": [0, 1], "given": {"gpu_ids": "0,1"}}, REFUSED, "GPUS=0,1: 1")],
-    "a GPU that does not tell its memory": [({"total_mib": [-1, 81920]}, GPU, "")],
+    "a GPU that does not report its memory": [({"total_mib": [-1, 81920]}, GPU, "")],
     "fewer GPUs than `GPUS`": [({"given": {"num_devices": 8}}, REFUSED, "GPUS=8.*4.*DEVICE=cpu")],
     # No rows of the manual.
     "GPUs by number or UUID": [
@@ -138,13 +138,13 @@ HOSTS = {
 }
 # Rows whose tests are elsewhere, below tests/unit.
 ELSEWHERE = {
-    "a GPU of which others hold a part": "cli/test_run_on_gpus.py",
+    "other processes use a part of a GPU's memory": "cli/test_run_on_gpus.py",
     "a container that hides process ids": "measure/test_memory.py",
     "peer to peer between GPUs is broken": "cli/test_doctor.py",
-    "other people's processes": "measure/test_memory.py",
-    "NVML gives no process figures": "measure/test_memory.py",
+    "processes of other users": "measure/test_memory.py",
+    "NVML does not report the memory of processes": "measure/test_memory.py",
     "Horovod without NCCL": "launch/test_launch_commands.py",
-    "two ranks on one GPU": "launch/test_launch_commands.py",
+    "two ranks on one GPU (`SHARE_GPU=1`)": "launch/test_launch_commands.py",
 }
 
 
@@ -194,7 +194,7 @@ def said(nvml_stub, tmp_path_factory) -> dict:
 def manual() -> dict[str, str]:
     """The rows of the manual's table: a machine -> what is done there, as the last column says it."""
     text = (ROOT / "tutorials" / "manual" / "where_it_runs.md").read_text()
-    table = re.search(r"\| a machine with GPUs where .*?\n\n", text, re.DOTALL)[0].splitlines()[2:]
+    table = re.search(r"\| problem \| .*?\n\n", text, re.DOTALL)[0].splitlines()[2:]
     rows = [line.removeprefix("| ").removesuffix("|").split(" | ") for line in table if line]
     return {row[0]: row[-1] for row in rows}
 
