@@ -102,7 +102,7 @@ def check_torch() -> Iterator[str]:
 def imported_by(module: str) -> set[str]:
     """The modules of bench that one imports, with the packages above them."""
     path = PROJECT / module.replace(".", "/")
-    text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    text = (package if (package := path / "__init__.py").exists() else path.with_suffix(".py")).read_text()
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -132,7 +132,9 @@ def check_tables() -> Iterator[str]:
     """Every file that a table should name is named, and every name has its file."""
 
     def files(folder: str, without: str) -> set[str]:
-        names = {path.stem for path in (BENCH / folder).iterdir() if path.suffix == ".py" or path.is_dir()}
+        names = {
+            path.stem for path in (BENCH / folder).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+        }
         return {name for name in names if not name.startswith("__")} - set(without.split())
 
     for folder, without, named in (

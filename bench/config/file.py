@@ -34,16 +34,18 @@ def read(path: str, lists: bool) -> dict[str, str]:
     for name, value in tables.items():
         inner = value.items() if isinstance(value, dict) and name in TABLES else [(name, value)]
         for key, each in inner:
-            line = next(
-                (n for n, row in enumerate(text.split("\n"), 1) if re.match(rf"[^=#]*\b{re.escape(key)}\b", row)), 1
-            )
             try:
                 if key in BY_NAME and BY_NAME[key].name in found:
                     raise UserError(f"{key} is there twice, in two tables: give it once")
                 found |= {BY_NAME[key].name: text_of(key, each, lists)} if key in BY_NAME else refuse(key, each)
             except UserError as error:
-                raise UserError(f"{path}, line {line}: {error}") from None
+                raise UserError(f"{path}, line {line_of(key, text)}: {error}") from None
     return found
+
+
+def line_of(key: str, text: str) -> int:
+    lines = enumerate(text.split("\n"), 1)
+    return next((number for number, line in lines if re.match(rf"[^=#]*\b{re.escape(key)}\b", line)), 1)
 
 
 def refuse(key: str, value):

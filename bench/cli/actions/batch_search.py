@@ -13,12 +13,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.cli.actions.predict_memory import GIB, MOST_BATCH, available, largest_here, memory_limit, most_examples
+from bench.cli.actions.predict_memory import MOST_BATCH, available, largest_here, memory_limit, most_examples
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import BenchError, ExitCode, RunFailed, UserError, shortened
 from bench.launch.launcher import launch
 from bench.measure import cgroup
+from bench.measure.nvml import GIB
 from bench.record.read import load
 from bench.record.view import Record
 from bench.studies.programs import measured_only
@@ -127,7 +128,7 @@ def hold_spare(config: RunConfig) -> bytes:
 def predicted(config: RunConfig) -> tuple[int, int]:
     """The batch of the first try, and the largest that the data have."""
     try:
-        return largest_here(config)[0], most_examples(config)
+        return largest_here(config).batch, most_examples(config)
     except UserError:  # of a model of the user's: a step that depends on its data
         return config.per_device_batch, MOST_BATCH
 

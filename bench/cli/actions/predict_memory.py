@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.analysis import tables
 from bench.config import gpu_defaults
@@ -22,13 +23,13 @@ from bench.launch.launcher import resolve_here
 from bench.measure import cgroup
 from bench.measure.environment import usable_cores
 from bench.measure.memory import read_rss
+from bench.measure.nvml import GIB
 from bench.profile.memory_parts import CONTEXT
 from bench.record.describe import memory_difference, used_gpus
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.studies.programs import modes_of
 
-GIB = 2**30
 MOST_BATCH = 2**20
 MOST_CLASSES = 1000  # of a folder that cannot be read: ImageNet's
 PROGRAM = "Python, torch"
@@ -45,20 +46,17 @@ def run(args) -> int:
     configs = planned(asked, modes)
     columns, batches, moments, mismatches, said = [], [], [], [], []
     for config in configs:
-        limit, limit_text = memory_limit(config)
-        said.append(f"largest BATCH: {workload_of(config).batched} per device that {limit_text}, at most the data set")
-        outputs, note = count_outputs(config)
-        overhead, assumed = process_overhead(config)
-        said += [note, assumed]
-        devices = of_devices(config, outputs)
-        most = largest(config, outputs, int(limit - overhead * GIB))
-        if config.per_device_batch > most:
-            mismatches.append(f"MODE={config.mode} {f'BATCH={most} at most' if most else 'not even BATCH=1'} in "
-                           f"{limit / GIB:.1f} GiB")  # fmt: skip
+        fit = largest_here(config)
+        per_device = f"{workload_of(config).batched} per device"
+        said += [f"largest BATCH: {per_device} that {fit.limit_text}, at most the data set", *fit.notes]
+        devices = of_devices(config, fit.outputs)
+        if config.per_device_batch > fit.batch:
+            largest = f"BATCH={fit.batch} at most" if fit.batch else "not even BATCH=1"
+            mismatches.append(f"MODE={config.mode} {largest} in {fit.limit / GIB:.1f} GiB")
         name = CONTEXT if config.device == "cuda" else PROGRAM
         for label, device in distinct_devices(config, devices):
-            columns.append((f"{config.mode}\n{label}", in_gib(device) | {name: overhead}))
-            batches.append(str(most))
+            columns.append((f"{config.mode}\n{label}", in_gib(device) | {name: fit.overhead_gib}))
+            batches.append(str(fit.batch))
             moments.append(device.moment)
         if MODES[config.mode].one_process and len(devices) > 1:
             said.append(memory_difference(config.mode, in_gib(devices[0]), in_gib(devices[1])))
@@ -169,20 +167,27 @@ def available() -> int:
     return min(free, allowed) if allowed else free
 
 
-def largest_here(config: RunConfig) -> tuple[int, list[str]]:
+class Fit(NamedTuple):
+    """batch: the largest per device, at most the data; 0 if none fits. limit: bytes of one device. outputs: of the
+    model. overhead_gib: memory outside tensors. notes: what was assumed."""
+
+    batch: int
+    limit: float
+    limit_text: str
+    outputs: int
+    overhead_gib: float
+    notes: list[str]
+
+
+def largest_here(config: RunConfig) -> Fit:
     """The largest batch per device that fits, and what that is computed from. Raises UserError."""
-    limit, told = memory_limit(config)
-    outputs, note = count_outputs(config)
-    besides, assumed = process_overhead(config)
-    most = largest(config, outputs, int(limit - besides * GIB))
-    return most, [f"largest: {told}, at most the data set", note, assumed]
-
-
-def largest(config: RunConfig, outputs: int, limit: int) -> int:
-    """The largest batch per device whose tensors need at most ``limit`` bytes, at most the data; 0 if none."""
     from bench.predict.memory.plan import largest_batch
 
-    return largest_batch(config, outputs, limit, most_examples(config))
+    limit, limit_text = memory_limit(config)
+    outputs, note = count_outputs(config)
+    overhead_gib, assumed = process_overhead(config)
+    batch = largest_batch(config, outputs, int(limit - overhead_gib * GIB), most_examples(config))
+    return Fit(batch, limit, limit_text, outputs, overhead_gib, [note, assumed])
 
 
 def most_examples(config: RunConfig) -> int:

@@ -133,8 +133,9 @@ def batches_of(programs: dict[str, RunConfig]) -> dict:
         if MODES[config.mode].baseline:
             continue
         try:
-            batches[label], notes = largest_here(config)
+            fit = largest_here(config)
         except UserError as error:
             return {"batches_said": (str(error),)}
-        said += notes
+        batches[label] = fit.batch
+        said += [f"largest: {fit.limit_text}, at most the data set", *fit.notes]
     return {"batches": batches, "batches_said": tuple(dict.fromkeys(filter(None, said)))}
