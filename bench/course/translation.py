@@ -1,9 +1,9 @@
-"""The Chinese edition: ``tutorials/zh`` has the prose of a page, block by block; everything else is in the English page.
+"""The Chinese edition: ``tutorials/zh`` holds the prose of a page. Code, outputs and tests are in the English page only.
 
-A block is a paragraph, a list, a table or a heading: lines between blank lines, outside code fences. Below the line
-``<!-- en 3fa9c1d2 -->`` stands the translation of the English block with this hash. A page in Chinese is the English page
-with its blocks replaced, so that code, outputs and tests exist once. A block without a translation stays in English and
-is marked. Links and pictures are written as in the English block.
+A block is a paragraph, a list, a table or a heading: lines between blank lines, outside code fences. The line
+``<!-- en 3fa9c1d2 -->`` stands above the translation of the English block with this hash. A Chinese page is the English
+page with its blocks replaced. A block without a translation stays in English and is marked. Links and pictures are
+written as in the English block.
 
 ``python -m bench.course.translation [PAGE …]`` lists missing and outdated blocks; ``--blocks PAGE`` prints the English
 blocks without a translation, each below its line, to be translated in place.
