@@ -1,4 +1,4 @@
-"""The Chinese edition: ``tutorials/zh`` holds the prose of a page. Code, outputs and tests are in the English page only.
+"""The Chinese edition: ``tutorials/zh`` holds the prose of a page. Code, outputs and tests exist in English only.
 
 A block is a paragraph, a list, a table or a heading: lines between blank lines, outside code fences. The line
 ``<!-- en 3fa9c1d2 -->`` stands above the translation of the English block with this hash. A Chinese page is the English
