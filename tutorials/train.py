@@ -69,7 +69,7 @@ def make_model() -> nn.Module:
 
 def make_loaders(args, device: torch.device) -> tuple[DataLoader, DataLoader]:
     train_set, val_set = Digits(1999, 1, augment=True), Digits(517, 2, augment=False)
-    # From pinned (page-locked) memory `to(device, non_blocking=True)` does not wait: the copy runs beside the kernels.
+    # From pinned (page-locked) memory `to(device, non_blocking=True)` does not wait for the end of the copy.
     # No persistent_workers: new workers get new seeds in each epoch, from a generator that the checkpoint contains.
     options = {"batch_size": args.batch, "num_workers": args.workers, "pin_memory": device.type == "cuda"}
     train_loader = DataLoader(train_set, sampler=DistributedSampler(train_set, seed=args.seed), **options)
