@@ -104,12 +104,13 @@ def rows(groups: dict[str, Lanes]) -> list[tuple[str, str, list[dict]]]:
 
 
 def draw_panel(axes, panel: Panel) -> None:
-    labels, before = [], None
+    labels, before, row = [], None, 1
     for y, (group, lane, track) in enumerate(rows(panel.groups)):
         first = before is None or before[0] != group
         if first and y:
             axes.axhline(y - 0.5, color=style.BLACK, linewidth=0.6)
-        name = "" if before == (group, lane) else LABELS[lane]
+        row = row + 1 if before == (group, lane) else 1
+        name = f"{LABELS[lane]} {row}" if row > 1 else LABELS[lane]
         labels.append(f"{group}  {name}" if first else name)
         before = (group, lane)
         for number, span in enumerate(track):

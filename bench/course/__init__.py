@@ -7,7 +7,7 @@ source         show the project's own code from its file
 compare_guess  a measured value beside the reader's guess
 machine        a record's machine in one line
 reference      a committed suite of records; references: all suites of a study
-compared       a suite's results; pictures: its pictures by name
+compared       a suite's results; pictures: its pictures by name; timeline: the profiled step of one mode
 size           a smaller number in a quick run (COURSE_QUICK=1)
 diagrams       the drawings
 """
@@ -18,14 +18,14 @@ import sys
 from bench.course import diagrams
 from bench.course.guesses import compare_guess
 from bench.course.ranks import ipython, run_on_ranks
-from bench.course.records import compared, no_gpu_record, pictures, reference, references
+from bench.course.records import compared, no_gpu_record, pictures, reference, references, timeline
 from bench.course.shell import bench, shell
 from bench.course.source import source
 from bench.record.describe import machine_line as machine
 
 __all__ = [
     "QUICK", "bench", "compare_guess", "compared", "diagrams", "machine", "no_gpu_record", "pictures", "reference",
-    "references", "run_on_ranks", "shell", "show_figures", "size", "source",
+    "references", "run_on_ranks", "shell", "show_figures", "size", "source", "timeline",
 ]  # fmt: skip
 QUICK = os.environ.get("COURSE_QUICK", "0") not in ("", "0")
 

@@ -1,5 +1,6 @@
 """Committed records for a chapter: measured once on a named machine, never on the reader's."""
 
+import dataclasses
 import functools
 
 from bench.analysis.suite import CHOSEN, Suite, suites_of
@@ -48,6 +49,11 @@ def compared(suite: Suite):
 def pictures(suite: Suite) -> dict:
     """A suite's pictures by name; each names its machine and its number of rounds."""
     return study_of(suite).figures(compared(suite))
+
+
+def timeline(suite: Suite, mode: str):
+    """The picture "timeline" of a suite, of one mode only."""
+    return pictures(dataclasses.replace(suite, extra=[r for r in suite.extra if r.config.mode == mode]))["timeline"]
 
 
 @functools.cache

@@ -20,14 +20,17 @@ from bench.studies.breakdown.study import RULES
 COPIES = ("scatter", "replicate", "gather")  # phases of DataParallel other than the forward pass
 ROW = 0.42  # inches
 MOST_RANKS = 4  # drawn per mode; more would not be legible
-TIMELINE_KEY = (
-    "One step under a profiler, which slows it down. Each panel has its own scale. compute: operators, one row per "
-    "thread (CPU), or kernels on the model's stream, one row per device (GPU). comm.: number and MiB of a bucket (DDP: "
-    "from its launch, so it includes waiting for other ranks) or of a fused reduction (Horovod); at the start of the "
-    "step rank 0's buffers, at its end the weights (zero1). gather: a block's weights from all ranks (fsdp). scatter: "
-    "its gradients to all ranks (fsdp).",
+COMPUTE_KEY = (
+    "compute: operators, one row per thread (CPU), or kernels on the model's stream, one row per device (GPU)."
+)
+COMMUNICATION_KEY = (
+    "comm.: number and MiB of a bucket (DDP: from its launch, so it includes waiting for other ranks) or of a fused "
+    "reduction (Horovod); at the start of the step rank 0's buffers, at its end the weights (zero1)."
+)
+SHARDED_KEY = "gather: a block's weights from all ranks (fsdp). scatter: its gradients to all ranks (fsdp)."
+OVERLAP_KEY = (
     "Communication that overlaps with computation may still slow it down: compare with the run without exchange "
-    "(no_sync).",
+    "(no_sync)."
 )
 
 
@@ -209,7 +212,7 @@ def draw_exposed(axes, suite, exposed: dict) -> None:
 @style.styled
 def draw_timeline(result):
     """A panel per profiled program: by rank its phases, computation and communication. None without a timeline."""
-    records, more, panels = latest(result.suite), list(TIMELINE_KEY), []
+    records, more, panels = latest(result.suite), [], []
     if not records:
         return None
     for label, record in records.items():
@@ -222,9 +225,20 @@ def draw_timeline(result):
         missing = [lane for lane in ("phase", "compute") if not any(lane in each for each in drawn.values())]
         if missing:
             more.append(f"{label}: {' and '.join(missing)} could not be recorded.")
-    return lanes.draw(result.suite, "Timeline of one step of each mode", panels,
-                      "milliseconds from the start of the step on that rank", result.certificate, tuple(more),
-                      "n = 1 step per mode")  # fmt: skip
+    title = "Timeline of one step of each mode" if len(panels) > 1 else "Timeline of one step"
+    return lanes.draw(result.suite, title, panels, "milliseconds from the start of the step on that rank",
+                      result.certificate, (*timeline_key(panels), *more), "n = 1 step per mode")  # fmt: skip
+
+
+def timeline_key(panels: list[Panel]) -> list[str]:
+    """What the rows of the panels mean."""
+    drawn = {lane for panel in panels for group in panel.groups.values() for lane in group}
+    said = ["One step under a profiler, which slows it down."]
+    said += ["Each panel has its own scale."] if len(panels) > 1 else []
+    said += [COMPUTE_KEY]
+    said += [COMMUNICATION_KEY] if "communication" in drawn else []
+    said += [SHARDED_KEY] if drawn.intersection(SHARDED) else []
+    return [" ".join(said)] + ([OVERLAP_KEY] if drawn.intersection(("communication", *SHARDED)) else [])
 
 
 def timeline_words(record: Record) -> str:

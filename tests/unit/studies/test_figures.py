@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import matplotlib
 import pytest
 
-from bench.analysis import drawing, style
+from bench.analysis import drawing, lanes, style
 from bench.analysis import memory_figure as memory
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import Suite, suites_of
@@ -235,6 +235,13 @@ def test_the_timeline_gives_dps_parts_and_the_share_of_communication_under_compu
     profiled_only = one_suite(records.profiled_records()[-2:])
     figure = breakdown.draw_timeline(SimpleNamespace(suite=profiled_only, certificate=None))
     assert {"dp", "ddp"} <= {axes.get_title(loc="left").partition(":")[0] for axes in figure.axes}
+
+
+def test_each_row_of_a_step_has_a_name_of_its_own():
+    spans = [{"lane": "compute", "name": thread, "start_s": 0.0, "end_s": 1.0} for thread in ("first", "second")]
+    panel = lanes.Panel("dp", {"rank 0": lanes.lanes_of(spans)}, 1.0)
+    (axes,) = lanes.draw(None, "A step", [panel], "seconds").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0  compute", "compute 2"]
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
