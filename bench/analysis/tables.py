@@ -19,6 +19,7 @@ from bench.record.view import Record
 
 STATUS_ORDER = {"differs": 0, "not recorded": 1, "inherent": 2}
 FLOPS = {"tflops": "TFLOP/s\nper device", "mfu": "MFU", "hfu": "HFU"}  # columns by ``describe.utilization``
+JOULES = "J per\nexample"
 RATE = 4  # the column of the throughput in ``describe.row``
 
 
@@ -81,8 +82,7 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     if base is not None:
         head.append(("speedup vs\nthis run\n(median step)", True))
         rows = [[*row, describe.ratio(record, base)] for row, record in zip(rows, records, strict=True)]
-    grid = with_flops(Grid(head, rows, grey=disturbed_rows(records)), map(describe.utilization, records))
-    return with_energy(grid, [[record] for record in records])
+    return with_columns(Grid(head, rows, grey=disturbed_rows(records)), measured_columns(records))
 
 
 def single_runs_grid(records: list[Record]) -> Grid:
@@ -99,25 +99,25 @@ def single_runs_grid(records: list[Record]) -> Grid:
     given = [("options", False)] if any(options) else []
     head = [mode, *given, ("model", False), ("data", False), *head]
     grid = Grid(head, rows, "One run each: no confidence interval, no verdict", disturbed_rows(records))
-    return with_energy(with_flops(grid, map(describe.utilization, records)), [[record] for record in records])
+    return with_columns(grid, measured_columns(records))
 
 
-def with_energy(grid: Grid, runs: list[list[Record]]) -> Grid:
-    """The table with the energy per example of the runs of each row, if any was recorded."""
-    cells = [describe.energy_cell(records) for records in runs]
-    if not any(cells):
-        return grid
-    rows = [[*row, cell] for row, cell in zip(grid.rows, cells, strict=True)]
-    return replace(grid, head=[*grid.head, ("J per\nexample", True)], rows=rows)
+def with_columns(grid: Grid, columns: dict[str, list[str]]) -> Grid:
+    """The table with more columns of numbers (title -> cells). A column without any value is left out."""
+    found = {title: cells for title, cells in columns.items() if any(cells)}
+    rows = [[*row, *(cells[place] for cells in found.values())] for place, row in enumerate(grid.rows)]
+    return replace(grid, head=[*grid.head, *((title, True) for title in found)], rows=rows)
 
 
-def with_flops(grid: Grid, found: Iterable[dict[str, float]]) -> Grid:
-    """With columns for TFLOP/s and MFU, where any row has them. found: as ``describe.utilization`` of each row."""
-    found = list(found)
-    shown = [name for name in FLOPS if any(name in row for row in found)]
-    rows = [[*cells, *(describe.flops_cell(name, row.get(name)) for name in shown)]
-            for cells, row in zip(grid.rows, found, strict=True)]  # fmt: skip
-    return replace(grid, head=[*grid.head, *((FLOPS[name], True) for name in shown)], rows=rows)
+def flops_columns(found: list[dict[str, float]], titles: dict[str, str] = FLOPS) -> dict[str, list[str]]:
+    """found: as ``describe.utilization`` of each row."""
+    return {title: [describe.flops_cell(name, row.get(name)) for row in found] for name, title in titles.items()}
+
+
+def measured_columns(records: list[Record]) -> dict[str, list[str]]:
+    """TFLOP/s, MFU, HFU and energy of single runs."""
+    energy = [describe.energy_cell([record]) for record in records]
+    return flops_columns([describe.utilization(record) for record in records]) | {JOULES: energy}
 
 
 def runs_head(rate: str) -> list[tuple[str, bool]]:
@@ -150,7 +150,8 @@ def programs_grid(suite, caption: str) -> Grid:
 
 def with_utilization(grid: Grid, programs: Iterable) -> Grid:
     programs = list(programs)
-    return with_energy(with_flops(grid, map(mean_utilization, programs)), [each.records for each in programs])
+    energy = [describe.energy_cell(each.records) for each in programs]
+    return with_columns(grid, flops_columns([mean_utilization(each) for each in programs]) | {JOULES: energy})
 
 
 def mean_utilization(program) -> dict[str, float]:

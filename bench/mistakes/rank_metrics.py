@@ -82,7 +82,7 @@ def spread(record, observed) -> float | None:
 
 
 @mistake(
-    "a rank's own metric called the global one",
+    "a rank's own metric reported as the global one",
     "the metric covers a part of the validation examples, and differs by rank",
     "sum the counts over ranks (all_reduce) and divide once",
     needs="reported|validated",

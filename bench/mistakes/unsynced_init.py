@@ -42,7 +42,7 @@ def different_models(record, observed) -> int | None:
 
 @mistake(
     "replicas that do not start from the same weights",
-    "every rank trains a different model with the gradients of all, and the saved one fits none of them",
+    "every rank trains a different model with the gradients of all, and the saved one is equal to none of the others",
     "wrap the model in DistributedDataParallel, which broadcasts weights unless init_sync=False; under Horovod call "
     "broadcast_parameters before the first step",
     needs="start",

@@ -14,7 +14,7 @@ from bench.config.fields import base_type
 from bench.config.options import FIELDS
 from bench.config.workloads import WORKLOADS
 from bench.errors import UserError
-from bench.record.describe import MEMORY_ORDER
+from bench.record.describe import MEMORY_ORDER, utilization
 from bench.record.summary import joules_per_example
 from bench.record.view import Record
 from bench.report.markdown import table
@@ -51,6 +51,7 @@ COLUMNS = {
     **named("summary", command_to_first_timed_step_s=float),
 }  # fmt: skip
 PLACE = {"rank", "node", "device"}  # columns that identify an entry of peak_memory_gib
+FLOPS = {"tflops": "tflops_per_device", "mfu": "mfu", "hfu": "hfu"}  # columns by ``describe.utilization``
 TIMED = ("throughput_", "median_throughput_", "step_time_s_")
 OPTIONS = [name for name in FIELDS if name not in HEAD]
 
@@ -97,9 +98,13 @@ def row(record: Mapping) -> dict:
     found |= {column: at(record, path) for column, (path, _) in COLUMNS.items()}
     found["nodes"] = len(found["nodes"] or []) or None
     found["gpu_names"] = "; ".join(device.get("name") or "" for device in found["gpu_names"] or []) or None
+    flops = {}
     if config.get("profile"):
-        found |= {name: None for name in found if name.startswith(TIMED)}
-    found["joules_per_example"] = None if config.get("profile") else joules_per_example(record)
+        found |= {name: None for name in found if name.startswith(TIMED)} | {"joules_per_example": None}
+    else:
+        found["joules_per_example"] = joules_per_example(record)
+        flops = utilization(record) if config and record.ok else {}
+    found |= {column: flops.get(name) for name, column in FLOPS.items()}
     for phase in dict.fromkeys(name for part in record["samples"] for name in part.get("phase_time_s", {})):
         times = [t for part in record["samples"] for t in part.get("phase_time_s", {}).get(phase, [])]
         found[f"phase_time_s_{phase}_median"] = formulas.percentile(times, 50) if times else None

@@ -44,6 +44,7 @@ def with_largest_batch(console: Console, asked: RunConfig, programs: Programs) -
     """``asked`` with the largest batch that fits in all its programs (asked -> resolved configs by name). Raises
     UserError where no limit is known, BenchError with FOUND where not even a batch of 1 fits, and the failure of a try
     that failed for another reason."""
+    programs(dataclasses.replace(asked, per_device_batch=1))  # refuses here, before any try, what needs a multiple
     configs = searched(programs(asked))
     for config in configs.values():
         require_limit(config)

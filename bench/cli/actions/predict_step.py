@@ -55,16 +55,14 @@ def with_utilization(
     """With columns for TFLOP/s and MFU if the profile's record has the model's FLOPs, and what MFU is a share of: the
     peak of the record, by its option or a data sheet, else of the matrix products in NETWORK."""
     record = asked.record
-    (peak, source), titles = describe.peak_tflops(record), {}
+    (peak, source), titles = describe.peak_tflops(record), tables.FLOPS
     if not peak and network:
         peak, source = links.measured_peak(network, asked.link.carrier, record.config)
-        titles = {tables.FLOPS["mfu"]: "MFU of the\nmeasured peak"}
+        titles = titles | {"mfu": "MFU of the\nmeasured peak"}
         record = Record(record.data | {"config": record.data["config"] | {"peak_tflops": peak}}, record.folder)
     rows = [describe.utilization(record, each.throughput / each.ranks) for each in found]
-    grid = tables.with_flops(grid, rows)
     note = f"MFU is a share of {peak:.3g} TFLOP/s ({source})" if peak else source
-    head = [(titles.get(name, name), right) for name, right in grid.head]
-    return dataclasses.replace(grid, head=head), [note] if note and any(rows) else []
+    return tables.with_columns(grid, tables.flops_columns(rows, titles)), [note] if note and any(rows) else []
 
 
 def read_inputs(args) -> tuple[Asked, Points]:

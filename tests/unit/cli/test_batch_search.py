@@ -91,6 +91,7 @@ def test_the_limits_of_a_gpu(monkeypatch):
     ("run --batch=max --device=cpu --memory-gib=900000", "MEMORY_GIB=900000"),
     ("run --batch=max --device=cpu --memory-gib=1 --epochs=1 --ema=0.9", "EMA"),
     ("compare accuracy --batch=max --memory-gib=1", "compare accuracy"),
+    ("compare scaling --batch=max --device=cpu --memory-gib=1 --max-gpus=3", "divisible by [1, 2, 3]"),
     ("predict memory --batch=max", "BATCH=max"),
     ("verify --batch=max", "BATCH=max"),
 ])  # fmt: skip

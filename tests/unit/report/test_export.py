@@ -139,3 +139,11 @@ def test_energy_per_example_is_that_of_all_boards_once_and_missing_where_it_is_n
     profiled = records.record("ddp", device="cuda", profile=True)
     trained = records.record("ddp", device="cuda", top1=[0.5], epochs=1)  # its validations take energy, too
     assert frame.runs_frame([*SUITE[:1], FAILED, profiled, trained])["joules_per_example"].isna().all()
+
+
+def test_flops_are_per_device_and_missing_where_they_were_not_counted():
+    facts = {"flops_per_example": 24.3e9}
+    counted = records.record("ddp", throughput=1000.0, num_devices=2, facts=facts, peak_tflops=24.3)
+    found = frame.runs_frame([counted, FAILED, *SUITE[:1]])
+    assert found.loc[0, ["tflops_per_device", "mfu"]].tolist() == pytest.approx([12.15, 0.5])
+    assert found.loc[1:, ["tflops_per_device", "mfu"]].isna().all(axis=None) and found["hfu"].isna().all()
