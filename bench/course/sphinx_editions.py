@@ -26,6 +26,12 @@ def read_editions(app) -> None:
     STATE.update(json.loads(path.read_text()) if path.exists() else {})
     if is_chinese(app):
         app.add_js_file("phrases.js", defer="defer", priority=100)
+        from sphinx.search.zh import SearchChinese
+
+        class Words(SearchChinese):
+            language_name = "English"  # of the class of its stemmer: Sphinx 9 would write one that does not exist
+
+        app.add_search_language(Words)
 
 
 def is_chinese(app) -> bool:
