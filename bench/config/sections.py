@@ -220,7 +220,7 @@ class Measuring:
     profile: bool = option(False, "profile one more step with torch.profiler; the record contains its timeline; "
         "torch: also keep torch.profiler's trace of each rank")
     profile_kept: bool = option(False, flag="profile", within="profile", form="torch")
-    memory: bool | None = option(None, "record the allocations of one more step: memory at its peak, by kind "
+    memory: bool | None = option(None, "record the allocations of one more step: peak memory of the device, by kind "
         "(cpu: 0, gpu: 1; with EPOCHS 0)", plain=False, advanced=True)
     watch: bool = option(False, "check the run for known mistakes; slows untimed steps")
     replicas: bool = option(False, "record the distance between replicas after every step, and the accuracy of each",
@@ -271,7 +271,7 @@ class Files:
 class Extras:
     """Progress, validation, checkpoints, trackers."""
 
-    print_every: int | None = option(None, "print progress every N steps (default: every 5 s and 20th of the steps)",
+    print_every: int | None = option(None, "print progress every N steps (default: 20 times, 5 s apart or more)",
         minimum=1, advanced=True)
     evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED", trains=True,
         advanced=True)
