@@ -34,7 +34,7 @@ BRACKETS = re.compile(r"（((?:[^（）]|（[^（）]*）)*)）")
 PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
 CHINESE_PAGES = {"README.zh.md", "zh/README.md"}  # links from the English page to this edition
 LABELS = ("hint", "problem set")  # 提示, 习题集
-OTHER_WORDS = {"环": r"循环|环境|环节|环顾"}  # words in which a short term is no term
+OTHER_WORDS = {"环": r"循环|环境|环节|环顾"}  # words with a term in them that have another meaning
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,19 @@
-"""Chapters and problem sets as Chinese notebooks: `bench notebooks --edition zh`, `bench course release --edition zh`.
+"""Chapters as Chinese notebooks: `bench notebooks --edition zh`.
 
-Code, outputs and nbgrader's ids are those of the English notebook. A translated heading has the English anchor.
+Code and outputs are those of the English notebook. A translated heading has the English anchor.
 """
 
-import json
 import os
 import posixpath
 import re
 from pathlib import Path
 
 from bench.course import chapters, site, translation
-from bench.course.exercises import text
 from bench.errors import UserError
 from bench.files import PROJECT
 
 FOLDER = chapters.BUILD / translation.LANGUAGE
 HEADING = re.compile(r"^#+ .+$", re.MULTILINE)
-INTRODUCTION = "start-text-2"  # ends the id of a set's cell that is made from a template
 
 
 def write_all(names: str | None) -> int:
@@ -77,20 +74,3 @@ def move_links(source: str, path: Path, to: Path) -> str:
         return f"{sign}[{match['text']}]({place}{hash_sign}{anchor})"
 
     return site.replace_targets(site.PICTURE, move, site.replace_targets(site.LINK, move, source))
-
-
-def problem_set(path: Path, released: str, minutes: int | None) -> str:
-    """The students' copy of a set in Chinese. released: the English one. Without a translation it stays as it is."""
-    if (texts := translation.texts_of(path)) is None:
-        return released
-    notebook = json.loads(released)
-    for cell in notebook["cells"]:
-        if cell["cell_type"] != "markdown":
-            continue
-        if cell["metadata"].get("nbgrader", {}).get("grade_id", "").endswith(INTRODUCTION):
-            cell["source"] = text.render_template("introduction.zh.md", minutes=minutes).strip()
-        else:
-            source = cell["source"]
-            source = source if isinstance(source, str) else "".join(source)
-            cell["source"] = translation.translate(source, texts, translation.mark_missing)
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

@@ -45,7 +45,7 @@ class Edition:
     has is below ``tutorials/zh``.
 
     pages: path below ``tutorials`` -> path on this edition's site. others: path below ``tutorials`` -> page of the
-    other edition, from this one's root.
+    other edition, from the root of these pages.
     """
 
     tutorials: Path
@@ -201,7 +201,7 @@ def assemble(shown: dict[Path, Path], edition: Edition, source: Path) -> dict[Pa
 
 
 def links_to_other(edition: Edition) -> dict:
-    """For ``bench/course/sphinx_editions.py``. twins: page -> the same page of the other edition, from this one's root.
+    """For ``bench/course/sphinx_editions.py``. twins: page -> the same page of the other edition, from the root of these pages.
     anchors: page -> translated heading -> English heading, which gives the anchor."""
     mark, root = f"{translation.LANGUAGE}/", "../" if edition.chinese else "zh/"
     named = {name.removeprefix(mark): place for name, place in edition.pages.items()}

@@ -44,7 +44,7 @@ const Phrases = (() => {
       return words.length ? words : [part];
     });
   }
-  if (typeof document !== "undefined") document.addEventListener("DOMContentLoaded", () => { if (typeof Search !== "undefined") globalThis.splitQuery = splitQuery; });
+  if (typeof document !== "undefined") globalThis.splitQuery = splitQuery;  // Sphinx's own has run, and its search has not
   return { say };
 })();
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from bench import files
 from bench.course import translation
 from bench.course.chapters import write_text
-from bench.course.exercises import nbgrading, text
+from bench.course.exercises import chinese, nbgrading, text
 from bench.errors import BenchError, UserError
 from bench.files import PROJECT
 from bench.process.tree import capture
@@ -49,10 +49,8 @@ def run(names: str | None, folder: str | None, out: str | None, edition: str = "
     for problem_set in problem_sets:
         check(problem_set, notebooks[problem_set.name])
     if edition == translation.LANGUAGE:
-        from bench.course import chinese_notebooks
-
         for each in problem_sets:
-            notebooks[each.name] = chinese_notebooks.problem_set(each.path, notebooks[each.name], each.minutes)
+            notebooks[each.name] = chinese.problem_set(each.path, notebooks[each.name], each.minutes)
     made = read_made(to)
     keep_answers(to, notebooks, made)
     for name, notebook in notebooks.items():
