@@ -1,4 +1,4 @@
-"""Problem sets in Chinese: `bench course release --edition zh`. Code and nbgrader's ids are those of the English copy."""
+"""Problem sets in Chinese: `bench course release --edition zh`. Code and ids are those of the English copy."""
 
 import json
 from pathlib import Path
