@@ -201,8 +201,8 @@ def assemble(shown: dict[Path, Path], edition: Edition, source: Path) -> dict[Pa
 
 
 def links_to_other(edition: Edition) -> dict:
-    """For ``bench/course/sphinx_editions.py``. twins: page -> the same page of the other edition, from the root of these
-    pages. anchors: page -> translated heading -> English heading, which gives the anchor.
+    """For ``bench/course/sphinx_editions.py``. twins: page -> the same page of the other edition, from these pages'
+    root. anchors: page -> translated heading -> English heading, which gives the anchor.
     """
     mark, root = f"{translation.LANGUAGE}/", "../" if edition.chinese else "zh/"
     named = {name.removeprefix(mark): place for name, place in edition.pages.items()}
