@@ -33,6 +33,8 @@ CHINESE = {  # settings of Sphinx
     "nb_code_prompt_show": "显示代码", "nb_code_prompt_hide": "隐藏代码",
 }  # fmt: skip
 
+JIEBA = ("Building prefix dict", "Loading model", "Prefix dict", "Dumping model")  # what it prints in any case
+
 CODE, TARGET = r"`[^`\n]+`", r"\((?P<target>[^()\s]+)\)"  # inline code first, because no link starts in it
 LINK = re.compile(rf"{CODE}|(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]{TARGET}")
 PICTURE = re.compile(rf"{CODE}|!\[(?P<text>[^\]]*)\]{TARGET}")
@@ -119,7 +121,8 @@ def render(source: Path, to: Path, chinese: bool = False) -> None:
     if done.code is None:
         raise RunFailed(f"Sphinx was not ready within {LIMIT_S} s")
     if done.code:
-        lines = [line for line in done.err.splitlines() if line.strip()] or ["it printed nothing"]
+        lines = [line for line in done.err.splitlines() if line.strip() and not line.startswith(JIEBA)]
+        lines = lines or ["it printed nothing"]
         raise RunFailed("Sphinx: " + "\n".join(lines[:20]).replace(f"{source}{os.sep}", ""))
 
 
@@ -213,12 +216,14 @@ def links_to_other(edition: Edition) -> dict:
     return {"root": root if others else "", "twins": twins, "anchors": anchors if edition.chinese else {}}
 
 
-def headings(path: Path, edition: Edition) -> dict[str, str]:
-    """Translated heading -> English heading, without markup."""
-    texts = edition.texts_of(path)
-    blocks = [] if edition.is_own(path) else translation.blocks(path.read_text())
-    found = {block: texts[translation.digest(block)] for block in blocks if translation.digest(block) in texts}
-    return {plain(to): plain(block) for block, to in found.items() if block.startswith("#") and to.startswith("#")}
+def headings(path: Path, edition: Edition) -> dict[str, list[str]]:
+    """Translated heading -> English headings with this translation, in the order of the page, without markup."""
+    texts, found = edition.texts_of(path), {}
+    for block in [] if edition.is_own(path) else translation.blocks(path.read_text()):
+        ours = texts.get(translation.digest(block), "")
+        if re.match("#{1,3} ", block) and ours.startswith("#"):
+            found.setdefault(plain(ours), []).append(plain(block))
+    return found
 
 
 def plain(heading: str) -> str:

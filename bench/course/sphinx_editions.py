@@ -17,7 +17,8 @@ def heading_slug(title: str) -> str:
     """For MyST's ``myst_heading_slug_func``, which gets nothing but the title."""
     from mdit_py_plugins.anchors.index import slugify
 
-    return slugify(STATE["anchors"].get(STATE["app"].env.docname, {}).get(title, title))
+    english = STATE["anchors"].get(STATE["app"].env.docname, {}).get(title, [title])
+    return slugify(english.pop(0) if len(english) > 1 else english[0])  # MyST asks for the headings in their order
 
 
 def read_editions(app) -> None:
