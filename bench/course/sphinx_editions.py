@@ -49,11 +49,7 @@ def add_switch(app, pagename: str, templatename: str, context: dict, doctree) ->
         twin = STATE["root"] + (f"{pagename}.html" if doctree is None else "index.html")
     address = posixpath.relpath(twin, posixpath.dirname(pagename) or ".")
     own, other = ("zh-CN", "en") if is_chinese(app) else ("en", "zh-CN")
-    context["other_edition"] = {
-        "address": address,
-        "language": other,
-        "words": {"en": "English", "zh-CN": "中文"}[other],
-    }
+    context["other_edition"] = {"address": address, "language": other, "words": NAMES[other]}
     links = [(own, f"{posixpath.basename(pagename)}.html"), (other, address)]
     context["metatags"] = context.get("metatags", "") + "".join(
         f'\n<link rel="alternate" hreflang="{language}" href="{html.escape(place)}">' for language, place in links
