@@ -96,6 +96,10 @@ def lengths(path: Path) -> tuple[float, str]:
     return average, f"{words} words, {average:.1f} per sentence, at most {longest} sentences in a paragraph"
 
 
+def is_chinese(path: Path) -> bool:
+    return path.name.endswith(".zh.md") or path.is_relative_to(PROJECT / "tutorials" / "zh")
+
+
 def tracked() -> list[Path]:
     names = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     return [PROJECT / name for name in names.splitlines()]
@@ -107,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", type=Path, help="files [all files that git tracks]")
     args = parser.parse_args(argv)
     paths = [path.resolve() for path in args.paths] or tracked()
-    paths = [path for path in paths if path.name not in HISTORY and path.exists()]
+    paths = [path for path in paths if path.name not in HISTORY and path.exists() and not is_chinese(path)]
     averages = {path: lengths(path) for path in paths if path.suffix == ".md"}
     lines = []
     if args.sentences:

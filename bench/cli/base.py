@@ -37,6 +37,8 @@ READ = (  # variables that people type, and that give no error when misspelt
 NUMBER, FROM_1 = {"read": number()}, {"read": whole_number(1)}
 RECORDS = {"metavar": "RECORDS", "help": f"a record, or a folder of records [{DEFAULT_FOLDER}]"}
 OUT = {"metavar": "FOLDER", "help": f"folder for the record [{DEFAULT_FOLDER}]"}
+EDITION = {"--edition": {"choices": ("en", "zh"), "default": "en",  # not LANG, which every shell sets
+                         "help": "zh: in Chinese, where it is translated (LANG is the shell's) [en]"}}  # fmt: skip
 NAME = {"help": "only those whose names begin with this: 03, or 03,07"}
 
 

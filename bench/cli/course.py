@@ -1,6 +1,6 @@
 """For teachers: the problem sets released, graded, exported and checked."""
 
-from bench.cli.base import CLONE, COURSE, FROM_1, HOROVOD, NAME, Command, require_argument
+from bench.cli.base import CLONE, COURSE, EDITION, FROM_1, HOROVOD, NAME, Command, require_argument
 from bench.config.flags import whole_number
 
 SETS = {"--name": NAME, "--sets": {"metavar": "FOLDER", "help": "folder of the sets' Markdown [tutorials/exercises]"}}
@@ -18,7 +18,7 @@ def out(folder: str) -> dict:
 def release(args) -> int:
     from bench.course.exercises import release
 
-    return release.run(args.name, args.sets, args.out)
+    return release.run(args.name, args.sets, args.out, args.edition)
 
 
 def grade(args) -> int:
@@ -41,7 +41,7 @@ def check(args) -> int:
 
 
 RELEASE = Command("course release", "teach", "the students' copies of the problem sets, without solutions", "[NAME=03]",
-                  run=release, needs=COURSE + CLONE, flags=SETS | out("build/release"))  # fmt: skip
+                  run=release, needs=COURSE + CLONE, flags=SETS | out("build/release") | EDITION)  # fmt: skip
 GRADE = Command(
     "course grade", "teach", "points and feedback for submissions", "SUBMITTED=folder [KEY=number]", run=grade,
     needs=HOROVOD + COURSE + CLONE_OR_SETS, flags=SETS | out("build/grades") | LIMIT | KEY, positional={

@@ -31,6 +31,7 @@ def run(args) -> int:
         print(
             "\n`bench COMMAND --help` lists the options of a command. With make an option is a variable: make X GPUS=2."
         )
+        print("\n中文: README.zh.md. The course: `bench site`, build/site/zh; `bench notebooks --edition zh`.")
         print("\nexit codes")
         for code in ExitCode:
             print(f"  {code:<5d}{code.meaning}")

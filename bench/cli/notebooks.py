@@ -1,12 +1,19 @@
 """The chapters: executed, or opened in JupyterLab."""
 
-from bench.cli.base import CLONE, COURSE, HOROVOD, NAME, Command
+from bench.cli.base import CLONE, COURSE, EDITION, HOROVOD, NAME, Command
 from bench.config.flags import SWITCH, whole_number
+from bench.errors import UserError
 
 
 def run(args) -> int:
     from bench.course import chapters
 
+    if args.edition == "zh":
+        from bench.course import chinese_notebooks
+
+        if args.quick or args.pair or args.outputs:
+            raise UserError("EDITION=zh executes nothing: leave QUICK, PAIR and OUTPUTS out")
+        return chinese_notebooks.write_all(args.name)
     return chapters.run(args.name, bool(args.quick), bool(args.pair), bool(args.outputs))
 
 
@@ -51,5 +58,6 @@ COMMAND = Command(
         "--quick": SWITCH | {"help": "small sizes, as the tests use"},
         "--pair": SWITCH | {"help": "only make the notebooks from their Markdown"},
         "--outputs": SWITCH | {"help": "store the outputs in the committed notebooks"},
-    },
+        **EDITION,
+    }, note="EDITION=zh executes nothing. It writes notebooks with the outputs that exist to build/notebooks/zh.",
 )  # fmt: skip

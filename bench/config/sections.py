@@ -271,8 +271,8 @@ class Files:
 class Extras:
     """Progress, validation, checkpoints, trackers."""
 
-    print_every: int | None = option(None, "print progress every N steps (default: 20 times, 5 s apart or more)",
-        minimum=1, advanced=True)
+    print_every: int | None = option(None,
+        "print progress every N steps (default: at most 20 times, 5 s or more apart)", minimum=1, advanced=True)
     evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED", trains=True,
         advanced=True)
     target: float | None = option(None,

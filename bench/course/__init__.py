@@ -1,6 +1,7 @@
 """What chapters and exercises use: ``from bench import course``.
 
 run_on_ranks   call a function of the notebook on N fresh processes
+run_on_nodes   the same on N emulated nodes, with a limited link between them
 bench          run a command of the project as `make` would; returns its records
 shell          run any other command with live output; a failing command fails the cell
 source         show the project's own code from its file
@@ -17,6 +18,7 @@ import sys
 
 from bench.course import diagrams
 from bench.course.guesses import compare_guess
+from bench.course.nodes import run_on_nodes
 from bench.course.ranks import ipython, run_on_ranks
 from bench.course.records import compared, no_gpu_record, pictures, reference, references, timeline
 from bench.course.shell import bench, shell
@@ -25,7 +27,7 @@ from bench.record.describe import machine_line as machine
 
 __all__ = [
     "QUICK", "bench", "compare_guess", "compared", "diagrams", "machine", "no_gpu_record", "pictures", "reference",
-    "references", "run_on_ranks", "shell", "show_figures", "size", "source", "timeline",
+    "references", "run_on_nodes", "run_on_ranks", "shell", "show_figures", "size", "source", "timeline",
 ]  # fmt: skip
 QUICK = os.environ.get("COURSE_QUICK", "0") not in ("", "0")
 

@@ -2,10 +2,12 @@
 
 import html
 import re
+from collections.abc import Callable
 
 MIME = "application/vnd.course.guess+json"  # of an output: {"name": …, "measured": …}
 ASKED = re.compile(r"^(?P<name>\w+) = None\b(?:[^\S\n]*#[^\S\n]*(?P<question>.*))?$", re.MULTILINE)
 SECTION = "A prediction"  # the heading of the cells that ask
+CELL = re.compile(r"^```python[^\n]*\n(?P<code>.*?)\n```$", re.MULTILINE | re.DOTALL)  # of a chapter's text
 
 
 def compare_guess(text: str, measured: float, **guess: float | None) -> None:
@@ -39,6 +41,21 @@ def questions(notebook) -> dict[str, str]:
     return asked
 
 
+def questions_of_text(text: str) -> list[str]:
+    """The questions of the guesses in a chapter's text.
+
+    >>> questions_of_text("## A prediction\\n\\n```python\\nguess = None  # your number: MB\\n```\\n\\n## Then\\n")
+    ['MB']
+    """
+    asked, inside = [], False
+    for found in re.finditer(rf"{CELL.pattern}|^## (?P<heading>[^\n]+)$", text, CELL.flags):
+        if found["heading"]:
+            inside = found["heading"].strip() == SECTION
+        elif inside:
+            asked += [question(match["question"] or "") for match in ASKED.finditer(found["code"])]
+    return [each for each in asked if each]
+
+
 def cells_of_section(notebook) -> list:
     found, inside = [], False
     for cell in notebook.cells:
@@ -65,8 +82,8 @@ def answers(notebook) -> dict[str, float]:
     return {each["name"]: each["measured"] for each in found}
 
 
-def box(chapter: str, name: str, asked: str) -> str:
-    label = html.escape(f"Your guess: {asked}" if asked else "Your guess")
+def box(chapter: str, name: str, asked: str, say: Callable[[str], str] = str) -> str:
+    label = html.escape(say("Your guess: {}").format(asked) if asked else say("Your guess"))
     key = html.escape(f"{chapter} {name}", quote=True)
     return (
         f'<div class="guess-box" data-guess="{key}"><label>{label}'

@@ -2,10 +2,12 @@
 
 import html
 import re
+from collections.abc import Callable
+
+from bench.course.guesses import CELL
 
 MOST_CODE, MOST_OUTPUT = 15, 25  # lines that are shown unfolded
 MOST_TEXTS = 12  # of a drawing, in its alternative text
-CELL = re.compile(r"^```python[^\n]*\n(?P<code>.*?)\n```$", re.MULTILINE | re.DOTALL)
 CAPTION = re.compile(r"\n\n!\[(?P<caption>[^\]]+)\]\([^)\s]+\)")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -25,7 +27,7 @@ def is_set_up(code: str) -> bool:
     return all(re.match(r"import |from |\w+ = None\b|torch\.set_num_threads", line) for line in lines)
 
 
-def fold_long_outputs(notebook) -> None:
+def fold_long_outputs(notebook, say: Callable[[str], str] = str) -> None:
     """Replace printed text of more than MOST_OUTPUT lines by its first lines and the rest in a fold."""
     for cell in notebook.cells:
         outputs = []
@@ -39,19 +41,20 @@ def fold_long_outputs(notebook) -> None:
             if output.get("output_type") == "stream" and output["text"].count("\n") > MOST_OUTPUT:
                 text = output.pop("text")
                 output.pop("name")
-                output.update(output_type="display_data", metadata={}, data={"text/html": folded(text)})
+                output.update(output_type="display_data", metadata={}, data={"text/html": folded(text, say=say)})
         if cell.cell_type == "code":
             cell.outputs = outputs
 
 
-def folded(text: str, shown: int = 8) -> str:
+def folded(text: str, shown: int = 8, say: Callable[[str], str] = str) -> str:
     """
     >>> folded("1\\n2\\n3\\n", shown=1)
     '<div class="folded-output"><pre>1</pre><details><summary>2 more lines</summary><pre>2\\n3</pre></details></div>'
     """
     lines = COLOUR.sub("", text).rstrip("\n").split("\n")
     first, rest = ("\n".join(map(html.escape, part)) for part in (lines[:shown], lines[shown:]))
-    fold = f"<details><summary>{len(lines) - shown} more lines</summary><pre>{rest}</pre></details>"
+    more = say("{} more lines").format(len(lines) - shown)
+    fold = f"<details><summary>{more}</summary><pre>{rest}</pre></details>"
     return f'<div class="folded-output"><pre>{first}</pre>{fold}</div>'
 
 

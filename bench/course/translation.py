@@ -3,24 +3,32 @@
 A block is a paragraph, a list, a table or a heading: lines between blank lines, outside code fences. The line
 ``<!-- en 3fa9c1d2 -->`` stands above the translation of the English block with this hash. A Chinese page is the English
 page with its blocks replaced. A block without a translation stays in English and is marked. Links and pictures are
-written as in the English block.
+written as in the English block. A guess that a chapter asks for is a block, too: the comment of its code cell.
+
+``phrases.tsv`` there has the words that code writes on a page. ``{}`` stands for a value.
 
 ``python -m bench.course.translation [PAGE …]`` lists missing and outdated blocks; ``--blocks PAGE`` prints the English
 blocks without a translation, each below its line, to be translated in place.
 """
 
+import functools
 import hashlib
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.course.guesses import questions_of_text
 from bench.errors import UserError
 from bench.files import PROJECT
 
 LANGUAGE = "zh"
-FOLDER = PROJECT / "tutorials" / LANGUAGE
+TUTORIALS = PROJECT / "tutorials"
+FOLDER = TUTORIALS / LANGUAGE
+PARTS = ("exercises", "manual", "site")  # folders below tutorials, which are below tutorials/zh as well
+NOTE = "此段译文待更新"  # beside a block that is shown in English
 MARK = re.compile(r"^<!-- en (?P<hash>[0-9a-f]{8})(?P<open> todo)? -->$", re.MULTILINE)
 FENCE = re.compile(r"^[ \t]*(?P<fence>```+|~~~+).*?^[ \t]*(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"^<!-- BEGIN RUBRIC -->.*?^<!-- END RUBRIC -->$|^<!--.*?-->$", re.MULTILINE | re.DOTALL)
@@ -38,33 +46,66 @@ class Page:
     chinese: Path
 
     @property
+    def blocks(self) -> dict[str, str]:
+        """Hash -> English block, in the order of the page; the guesses are last."""
+        text = self.english.read_text(encoding="utf-8")
+        return {digest(block): block for block in (*blocks(text), *questions_of_text(text))}
+
+    @property
     def texts(self) -> dict[str, str]:
         """Hash of an English block -> its translation."""
         return translations(self.chinese.read_text(encoding="utf-8"))
 
     @property
+    def marks(self) -> dict[str, bool]:
+        """Hashes that the translation mentions -> whether it says that the block is still to be translated."""
+        return {match["hash"]: bool(match["open"]) for match in MARK.finditer(self.chinese.read_text(encoding="utf-8"))}
+
+    @property
     def missing(self) -> list[str]:
-        """English blocks that the translation does not mention; each once."""
-        known = {match["hash"] for match in MARK.finditer(self.chinese.read_text(encoding="utf-8"))}
-        found = dict.fromkeys(blocks(self.english.read_text(encoding="utf-8")))
-        return [block for block in found if digest(block) not in known]
+        """English blocks that the translation does not mention."""
+        return [block for name, block in self.blocks.items() if name not in self.marks]
 
     @property
     def outdated(self) -> list[str]:
         """Hashes of blocks that the English page no longer has."""
-        current = {digest(block) for block in blocks(self.english.read_text(encoding="utf-8"))}
-        marks = MARK.finditer(self.chinese.read_text(encoding="utf-8"))
-        return [match["hash"] for match in marks if match["hash"] not in current]
+        return [name for name in self.marks if name not in self.blocks]
+
+    @property
+    def acknowledged(self) -> list[str]:
+        """English blocks that are marked as still to be translated."""
+        return [block for name, block in self.blocks.items() if self.marks.get(name)]
 
 
-def pages() -> list[Page]:
+def page_of(english: Path) -> Page:
+    """tutorials/manual/options.md -> with tutorials/zh/manual/options.md, which may not exist."""
+    folder = english.parent
+    if english == PROJECT / "README.md":
+        return Page(english, PROJECT / f"README.{LANGUAGE}.md")
+    inside = (folder.parent / LANGUAGE / folder.name) if folder.name in PARTS else folder / LANGUAGE
+    return Page(english, inside / english.name)
+
+
+def texts_of(english: Path) -> dict[str, str] | None:
+    """The translation of a page; None if it has none."""
+    page = page_of(english)
+    return page.texts if page.chinese.exists() else None
+
+
+def pages(tutorials: Path = TUTORIALS) -> list[Page]:
     """Every page with a translation."""
-    found = [Page(PROJECT / "README.md", PROJECT / f"README.{LANGUAGE}.md")]
-    for path in sorted(FOLDER.rglob("*.md")):
-        english = FOLDER.parent / path.relative_to(FOLDER)
-        if english.exists():  # else the page exists only in Chinese
+    found = [page_of(PROJECT / "README.md")] if tutorials == TUTORIALS else []
+    for path in sorted((tutorials / LANGUAGE).rglob("*.md")):
+        english = tutorials / path.relative_to(tutorials / LANGUAGE)
+        if english.exists():
             found.append(Page(english, path))
     return [page for page in found if page.chinese.exists()]
+
+
+def only_chinese(tutorials: Path = TUTORIALS) -> list[Path]:
+    """The pages that only this edition has."""
+    folder = tutorials / LANGUAGE
+    return [path for path in sorted(folder.rglob("*.md")) if not (tutorials / path.relative_to(folder)).exists()]
 
 
 def translations(text: str) -> dict[str, str]:
@@ -133,6 +174,48 @@ def translate(text: str, texts: dict[str, str], mark: Callable[[str], str] = str
     return "".join(pieces)
 
 
+def mark_missing(block: str) -> str:
+    """An English block with a note that it is not translated; a heading has it below.
+
+    >>> mark_missing("  Words.")
+    '  <p class="untranslated">此段译文待更新</p>\\n\\n  Words.'
+    """
+    indent = re.match(r"[ \t]*", block)[0]
+    if block.startswith("#"):
+        return f'{block}\n\n<p class="untranslated-heading">{NOTE}</p>'
+    return f'{indent}<p class="untranslated">{NOTE}</p>\n\n{block}'
+
+
+# --- Words that code writes -------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def phrases() -> dict[str, str]:
+    """English -> Chinese, with the same number of ``{}``."""
+    lines = (FOLDER / "phrases.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return dict(line.split("\t") for line in lines if line)
+
+
+def chinese_terms() -> list[str]:
+    lines = (FOLDER / "terms.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return list(
+        dict.fromkeys(found for line in lines for found in re.findall(r"[\u4e00-\u9fff]+", line.split("\t")[1]))
+    )
+
+
+def phrase(english: str) -> str:
+    return phrases()[english]
+
+
+def phrases_script() -> str:
+    """The phrases for the scripts of the site: ``Phrases.say(text)``. A value in a text is translated, too."""
+    code = (TUTORIALS / "site" / "phrases.js").read_text(encoding="utf-8")
+    return code.replace("{/* phrases */}", json.dumps(phrases(), ensure_ascii=False, indent=0))
+
+
+# --- The list of what is to be done -----------------------------------------------------------------------------------
+
+
 def main(words: list[str]) -> int:
     """Returns 1 if a block is missing or outdated."""
     only_blocks, names = "--blocks" in words, [word for word in words if word != "--blocks"]
@@ -140,27 +223,30 @@ def main(words: list[str]) -> int:
         for name in names:
             print_blocks(PROJECT / name)
         return 0
-    found = 0
+    found = open_blocks = 0
     for page in pages():
         if names and str(page.english.relative_to(PROJECT)) not in names:
             continue
-        place = page.chinese.relative_to(PROJECT)
-        for block in page.missing:
-            print(f"{place}: missing <!-- en {digest(block)} --> {' '.join(block.split())[:80]}")
-        for each in page.outdated:
-            print(f"{place}: outdated <!-- en {each} -->")
-        found += len(page.missing) + len(page.outdated)
-    print(f"{found} blocks are missing or outdated")
+        lines = problems(page)
+        print(*lines, sep="\n", end="\n" if lines else "")
+        found += len(lines)
+        open_blocks += len(page.acknowledged)
+    print(f"{found} blocks are missing or outdated, {open_blocks} are marked todo")
     return int(found > 0)
+
+
+def problems(page: Page) -> list[str]:
+    """A line for each block that is missing or outdated."""
+    place = page.chinese.relative_to(PROJECT)
+    lines = [f"{place}: missing <!-- en {digest(each)} --> {' '.join(each.split())[:80]}" for each in page.missing]
+    return lines + [f"{place}: outdated <!-- en {each} -->" for each in page.outdated]
 
 
 def print_blocks(english: Path) -> None:
     if not english.is_file():
         raise UserError(f"{english} is not a file")
-    chinese = FOLDER / english.relative_to(FOLDER.parent) if FOLDER.parent in english.parents else None
-    page = Page(english, chinese or english.with_suffix(f".{LANGUAGE}.md"))
-    text = english.read_text(encoding="utf-8")
-    for block in page.missing if page.chinese.exists() else dict.fromkeys(blocks(text)):
+    page = page_of(english)
+    for block in page.missing if page.chinese.exists() else page.blocks.values():
         print(f"<!-- en {digest(block)} -->\n{block}\n")
 
 

@@ -41,7 +41,7 @@ def first_values(values) -> str:
 
 @mistake(
     "ranks with different numbers of steps, or of examples per step",
-    "after the shorter epoch ends, a rank's step is exchanged with a different step, or waits forever",
+    "when one rank has ended its epoch, the others' steps are exchanged with a later step of it, or wait forever",
     "give all ranks the same number of batches (DistributedSampler, drop_last), or train under Join",
     needs="steps",
     explains=("rank0-collective",),

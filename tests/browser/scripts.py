@@ -18,6 +18,14 @@ LIMIT_S = 60
 needs_javascript = pytest.mark.skipif(not (NODE or CHROMIUM), reason="neither Node nor Chromium is installed")
 
 
+# JavaScript: a figure -> its states, of every preset and of every control at its smallest and largest value.
+STATES_OF = """(figure => [...figure.controls.flatMap(c =>
+  c.type === "range" ? [c.min, c.max].map(value => ({ [c.id]: value }))
+  : c.type === "select" ? c.options.map(([value]) => ({ [c.id]: value }))
+  : c.type === "check" ? [{ [c.id]: true }, { [c.id]: false }] : [{ [c.id]: "" }, { [c.id]: "nonsense" }]),
+  ...figure.presets.map(preset => preset.state)].map(change => ({ ...Figure.defaults(figure), ...change })))"""
+
+
 def evaluate(scripts: list[Path], expression: str, folder: Path):
     """The value of an expression after these scripts, as JSON. folder: for temporary files."""
     code = "".join(path.read_text() + "\n" for path in scripts)

@@ -10,7 +10,8 @@ import zipfile
 
 import pytest
 
-from bench.course.exercises import grade, release
+from bench.course import translation
+from bench.course.exercises import chinese, grade, nbgrading, release, text
 from bench.files import LINUX
 from tests.exercises.conftest import SAMPLE, edited
 from tests.forked_programs import Programs
@@ -253,3 +254,22 @@ def test_a_submission_to_gradescope(solved, tmp_path):
     results = json.loads((root / "results" / "results.json").read_text())
     assert [(test["score"], test["max_score"]) for test in results["tests"]] == [(0, 1), (2, 2), (0, 1)], done.stderr
     assert results["tests"][1]["name"] == "00_sample, task 2" and results["output"] == ""
+
+
+def test_a_chinese_copy_with_the_solutions_has_full_points():
+    """Of set 00, the quickest. Ids and code are those of the English copy, so the same gradebook grades it."""
+    (path,) = text.sets("00")
+    problem_set = text.read(path)
+    course = nbgrading.make_release([problem_set])
+    blank = course.releases[problem_set.name]
+    copy = chinese.problem_set(path, blank, problem_set.minutes)
+    before, after = (json.loads(notebook)["cells"] for notebook in (blank, copy))
+    for old, new in zip(before, after, strict=True):
+        assert old | {"source": ""} == new | {"source": ""}
+        assert (old["source"] == new["source"]) == (old["cell_type"] == "code")
+    shown = "".join("".join(cell["source"]) for cell in after if cell["cell_type"] == "markdown")
+    assert "题 1（" in shown and "Task 1" not in shown and translation.NOTE not in shown
+    assert f" {problem_set.minutes} 分钟" in shown
+    solved = grade.fill_in_solutions(problem_set, copy)
+    found = grade.grade_text(course, problem_set, solved, cell_limit_s=60)
+    assert sum(found.tasks.values()) == problem_set.points and "题 1（" in solved

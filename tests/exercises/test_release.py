@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
 
 import pytest
 
+from bench.course import translation
 from bench.course.exercises import cells, nbgrading, release
 from bench.errors import BenchError
 from tests.exercises.conftest import SAMPLE
@@ -49,6 +51,21 @@ def test_rubrics_and_solutions_are_the_teachers_and_objectives_the_students(hand
     for leaking in (solved, json.dumps(rubric), json.dumps(mark)):
         with pytest.raises(BenchError):
             release.check(sample, leaking)
+
+
+def test_a_release_in_chinese(tmp_path, blank, monkeypatch):
+    """The translation of a teacher's own set lies in the folder ``zh`` beside it."""
+    monkeypatch.setattr(nbgrading, "make_release", lambda problem_sets: nbgrading.Course({"00_sample": blank}, b""))
+    monkeypatch.setattr(release, "build_wheel", lambda to: "data_parallel_bench.whl")
+    shutil.copytree(SAMPLE, sets := tmp_path / "sets")
+    title = json.loads(blank)["cells"][0]["source"]
+    title = "".join(title).partition("\n")[0]
+    (sets / "zh").mkdir()
+    (sets / "zh" / "00_sample.md").write_text(f"<!-- en {translation.digest(title)} -->\n# 样例\n")
+    assert release.run(None, str(sets), str(tmp_path / "out"), edition="zh") == 0
+    copy = (tmp_path / "out" / "00_sample" / "00_sample.ipynb").read_text()
+    assert "# 样例" in copy and title not in copy and translation.NOTE in copy
+    assert (tmp_path / "out" / "README.md").read_text().startswith("# 习题集")
 
 
 def test_no_answer_and_no_file_of_another_is_replaced(handed_out, blank, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench.course import chapters, guesses
+from bench.course import chapters, chinese_notebooks, guesses, site, translation
 from bench.course.chapters import MOST_BYTES
 from bench.files import PROJECT
 from tests.runs import ROOT
@@ -110,3 +110,23 @@ def test_the_code_is_in_the_projects_style():
         command = [sys.executable, "-m", "ruff", *arguments, "--no-cache", "tutorials"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_chinese_notebooks_keep_code_and_outputs_and_their_links_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(chinese_notebooks, "FOLDER", tmp_path / "build" / "zh")
+    monkeypatch.setattr(chapters, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(chinese_notebooks, "PROJECT", tmp_path)
+    assert chinese_notebooks.write_all("04,05") == 0
+    for path in chapters.chapters("04,05"):
+        ours = chapters.read_notebook(chinese_notebooks.FOLDER / f"{path.stem}.ipynb")
+        english = chapters.notebook_to_commit(path)
+        assert chapters.code_digest(ours) == chapters.code_digest(english)
+        assert [c.outputs for c in chapters.code_cells(ours)] == [c.outputs for c in chapters.code_cells(english)]
+        texts = [cell.source for cell in ours.cells if cell.cell_type == "markdown"]
+        assert all(re.search(r"[\u4e00-\u9fff]", source) for source in texts)
+        found = [
+            match["target"] for source in texts for form in (site.LINK, site.PICTURE) for match in form.finditer(source)
+        ]
+        files = [target.partition("#")[0] for target in found if target and not re.match(r"[a-z]+:|#", target)]
+        built = {f"{page.english.stem}.ipynb" for page in translation.pages()}
+        assert files and not [f for f in files if f not in built and not (chinese_notebooks.FOLDER / f).exists()]

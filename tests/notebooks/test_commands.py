@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import time
 import psutil
 import pytest
 
+from bench.course.nodes import run_on_nodes
 from bench.course.ranks import MOST_LINES
 from bench.course.shell import bench, shell
 from bench.errors import RunFailed
@@ -122,3 +124,31 @@ def test_a_command_has_a_limit_and_leaves_nobody(tmp_path, capfd, monkeypatch):
     assert "up" in capfd.readouterr().out
     marks = [p.info["environ"] or {} for p in psutil.process_iter(["environ"])]
     assert not [each for each in marks if mark in each.get(tree.MARK, "").split()]
+
+
+def sum_over_nodes(factor: int) -> tuple[str, int]:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor(factor * (dist.get_rank() + 1))
+    dist.all_reduce(total)
+    return socket.gethostname(), total.item()
+
+
+def fail_on_one_node() -> None:
+    import torch.distributed as dist
+
+    if dist.get_rank() == 1:
+        raise ValueError("no more")
+    dist.barrier()
+
+
+def test_ranks_on_nodes(cluster, temporary, capsys):
+    """One on each node, results by rank; a failure ends the others, and nothing is left."""
+    assert run_on_nodes(sum_over_nodes, 2, 10, link="100mbit") == [("node1", 30), ("node2", 30)]
+    with refuses("code 1", error=RunFailed):
+        run_on_nodes(fail_on_one_node, 2, link="100mbit")
+    assert "ValueError: no more" in capsys.readouterr().out
+    with refuses("LINK=fast"):
+        run_on_nodes(sum_over_nodes, 2, 10, link="fast")
+    assert descendants(os.getpid()) == []

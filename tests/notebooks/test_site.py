@@ -2,15 +2,17 @@
 
 import json
 import re
+from importlib.util import find_spec
 
 import pytest
 
-from bench.course import chapters, site
+from bench.course import chapters, site, translation
 from bench.errors import RunFailed
 from tests.browser.axe import find_violations, needs_axe
 from tests.browser.chromium import WIDTHS, needs_chromium
 
 pytest.importorskip("myst_nb", reason="the site extra is not installed")
+pytestmark = pytest.mark.skipif(find_spec("jieba") is None, reason="the site extra is not installed")
 
 README = """# The course
 
@@ -120,6 +122,27 @@ assert the_hidden_one
 ### END HIDDEN TESTS
 ```
 """
+# English block -> Chinese; a block of these pages that is not here is not translated.
+CHINESE = {
+    "# The course": "# 课程",
+    README.split("\n")[2]:
+    "从[第 1 章](01_first.md)开始，再做[习题集](exercises/README.md)和[第 2 章](02_second.md#summary)。",
+    "# 1. First": "# 1. 第一章",
+    "# 3. Third": "# 3. 第三章",
+    "## A prediction": "## 先猜一猜",
+    "lines of the output": "输出的行数",
+    "## Outputs": "## 输出",
+    "## Figures": "## 图\n\n见[输出](#outputs)和[第一章](01_first.md#1-first)。集合通信很快。",
+    "![Bars of memory](site/figures/memory.svg)": "![内存的条形图](site/figures/memory.svg)",
+}  # fmt: skip
+ONLY_CHINESE = """# 只有中文
+
+回到[第 3 章](../03_third.md)和[指南](../guide.md)。
+
+```python
+print("own")
+```
+"""
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +158,12 @@ def texts(tmp_path_factory):
         "guide.md": GUIDE,
     }.items():  # fmt: skip
         (folder / name).write_text(text)
+    (folder / "zh").mkdir()
+    (folder / "zh" / "own.md").write_text(ONLY_CHINESE)
+    for name in ("README.md", "01_first.md", "03_third.md"):
+        page = translation.page_of(folder / name)
+        blocks = [f"<!-- en {key} -->\n{CHINESE[block]}\n" for key, block in page.blocks.items() if block in CHINESE]
+        page.chinese.write_text("\n".join(blocks))
     return folder
 
 
@@ -196,13 +225,45 @@ def test_the_notebook_to_take_home_has_no_boxes_of_the_page(made):
     assert "guess-box" not in taken and "data-figure" not in taken and "it has 30 lines" in taken
 
 
+def test_the_chinese_pages(made):
+    """Translated pages, with what code writes; links to others lead to the English page, and say so."""
+    names = ("index", "01_first", "03_third", "own")
+    index, first, third, own = ((made / "zh" / f"{name}.html").read_text() for name in names)
+    assert not (made / "zh" / "02_second.html").exists() and not (made / "zh" / "guide.html").exists()
+    assert '<html lang="zh-CN"' in index and 'href="own.html"' in index
+    assert '<a href="../02_second.html#summary" hreflang="en">第 2 章</a>（英文）' in index
+    assert '<a href="../exercises/index.html" hreflang="en">习题集</a>（英文）' in index
+    assert 'href="03_third.html"' in own and '<a href="../guide.html" hreflang="en">指南</a>（英文）' in own
+    assert "print</span>" in own and re.search(r"<pre>.*own\n</pre>", own), "executed as a chapter"
+    assert "本页输出的来源：" in third and "本章已读完" in third and "其余 22 行" in third and "显示代码" in third
+    assert "你的猜测：输出的行数" in third and "你的猜测：cost of a line" in third
+    assert 'alt="内存的条形图"' in third
+    assert re.search(r'<p class="untranslated">此段译文待更新</p>\s*<p><strong>Question', first)
+    assert 'href="01_first.html#' in third and 'id="outputs"' in third, "translated headings have English anchors"
+    taken = (made / "zh" / "_sources" / "03_third.ipynb").read_text()
+    assert "guess-box" not in taken and "第三章" in taken and "it has 30 lines" in taken
+
+
+def test_each_page_leads_to_the_other_language(made):
+    for page, language, target in [
+        ("index", "zh-CN", "zh/index.html"), ("03_third", "zh-CN", "zh/03_third.html"),
+        ("02_second", "zh-CN", "zh/index.html"), ("exercises/01_first", "zh-CN", "../zh/index.html"),
+        ("zh/index", "en", "../index.html"), ("zh/03_third", "en", "../03_third.html"),
+        ("zh/own", "en", "../index.html"), ("zh/search", "en", "../search.html"),
+    ]:  # fmt: skip
+        text = (made / f"{page}.html").read_text()
+        (link,) = re.findall(r'<a class="other-edition"[^>]*>', text)
+        assert f'href="{target}"' in link and f'hreflang="{language}" lang="{language}"' in link, page
+        assert f'<link rel="alternate" hreflang="{language}" href="{target}">' in text, page
+
+
 def test_links_and_pictures_of_the_real_texts_lead_to_pages(tmp_path, monkeypatch):
     """What Sphinx, for which the whole course takes too long here, would find fault with."""
     monkeypatch.setattr(chapters, "find_or_execute", lambda path, *_: path.with_suffix(".ipynb"))
     monkeypatch.setattr(site, "render", lambda *_: None)
     site.build(to=tmp_path / "site")
-    pages = [path for path in (tmp_path / "site-source").rglob("*") if path.suffix == ".md"]
-    assert len(pages) > 40
+    pages = [path for end in ("", "-zh") for path in (tmp_path / f"site-source{end}").rglob("*.md")]
+    assert len(pages) > 50
     for page in pages:
         text = "".join(piece for is_code, piece in site.split_code(page.read_text()) if not is_code)
         targets = [found["target"] for form in (site.LINK, site.PICTURE) for found in form.finditer(text)]
@@ -219,7 +280,7 @@ def test_a_broken_text_is_an_error(tmp_path):
         site.build(True, tmp_path / "texts", tmp_path / "notebooks", tmp_path / "site")
 
 
-PAGES = ["index", "01_first", "02_second", "03_third", "exercises/01_first"]
+PAGES = ["index", "01_first", "02_second", "03_third", "exercises/01_first", "zh/index", "zh/01_first", "zh/03_third"]
 QUESTION = """(() => {
   const scrolls = e => e.closest("pre, table, .output, .cell_output, dialog, [class*=sidebar]") !== null;
   const width = window.innerWidth;
@@ -253,9 +314,14 @@ def test_a_page_fits_and_asks_no_other_host(made, browser, page, width):
 
 
 @needs_chromium
-def test_the_search_works_without_a_server(made, browser):
-    browser.open(f"{(made / 'search.html').as_uri()}?q=telephone", *WIDTHS["desktop"], mobile=False)
-    assert any("01_first.html" in href for href in browser.evaluate(SEARCH))
+@pytest.mark.parametrize(
+    ("page", "query", "found"),
+    [("search", "telephone", "01_first.html"), ("zh/search", "telephone", "01_first.html"),
+     ("zh/search", "集合通信", "03_third.html"), ("zh/search", "很快的集合通信", "03_third.html")],
+)  # fmt: skip
+def test_the_search_works_without_a_server(made, browser, page, query, found):
+    browser.open(f"{(made / f'{page}.html').as_uri()}?q={query}", *WIDTHS["desktop"], mobile=False)
+    assert any(found in href for href in browser.evaluate(SEARCH))
 
 
 def fill(selector: str, value: str) -> str:
@@ -293,6 +359,41 @@ def test_a_guess_is_remembered_compared_and_scored(made, browser):
     assert browser.evaluate("Object.keys(localStorage).filter(key => key.startsWith('course '))") == []
 
 
+@needs_chromium
+def test_the_chinese_edition_remembers_the_same_guess(made, browser):
+    desktop = WIDTHS["desktop"]
+    browser.open((made / "zh" / "03_third.html").as_uri(), *desktop, mobile=False)
+    browser.evaluate("localStorage.clear()")
+    browser.evaluate(fill('[data-guess="03_third guess_lines"] input', "60"))
+    answer = "document.querySelector('.guess-answer').textContent"
+    assert browser.evaluate(answer) == "it has 30 lines你的猜测：60，大到 2 倍。"
+    browser.open((made / "03_third.html").as_uri(), *desktop, mobile=False)
+    assert browser.evaluate(answer).endswith("2 times too large.")
+    browser.open((made / "zh" / "index.html").as_uri(), *desktop, mobile=False)
+    said = browser.evaluate("document.querySelector('.course-progress').textContent")
+    assert "已读 0/2 章" in said and "已猜 1 个" in said
+    row = browser.evaluate("[...document.querySelectorAll('.score-card tbody td')].map(e => e.textContent)")
+    assert row == ["3. 第三章", "输出的行数", "60", "30", "大到 2 倍"]
+    browser.evaluate("localStorage.clear()")
+
+
+@needs_chromium
+def test_the_language_is_switched_with_the_keyboard(made, browser):
+    browser.open((made / "03_third.html").as_uri(), *WIDTHS["phone"], mobile=True)
+    focused = "document.activeElement.classList.contains('other-edition')"
+    for _ in range(30):
+        press(browser, "Tab", 9)
+        if browser.evaluate(focused):
+            break
+    assert browser.evaluate(focused)
+    browser.events.clear()
+    browser.ask(
+        "Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
+    )
+    browser.wait(lambda m: m.get("method") == "Page.loadEventFired", "the other page")
+    assert browser.evaluate("location.pathname").endswith("/zh/03_third.html")
+
+
 def press(browser, key: str, code: int) -> None:
     for kind in ("rawKeyDown", "keyUp"):
         browser.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
@@ -300,21 +401,28 @@ def press(browser, key: str, code: int) -> None:
 
 @needs_chromium
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_figure_answers_to_the_keyboard_and_its_text_stays_inside(made, browser, width):
-    browser.open((made / "03_third.html").as_uri(), *WIDTHS[width], mobile=width == "phone")
+@pytest.mark.parametrize(
+    ("page", "peak", "hangs", "later", "returns"),
+    [("03_third", "Peak:", "Hangs", "Later", "Returns, with the right values"),
+     ("zh/03_third", "峰值：", "挂起", "推后", "正常返回，结果正确")],
+)  # fmt: skip
+def test_a_figure_answers_to_the_keyboard_and_its_text_stays_inside(
+    made, browser, width, page, peak, hangs, later, returns
+):
+    browser.open((made / f"{page}.html").as_uri(), *WIDTHS[width], mobile=width == "phone")
     words = "document.querySelector('[data-figure={}] .figure-words').textContent"
     before = browser.evaluate(words.format("memory"))
     browser.evaluate("document.querySelector('#figure-memory-ranks').focus()")
     press(browser, "ArrowRight", 39)
     after = browser.evaluate(words.format("memory"))
-    assert before != after and "Peak:" in after
+    assert before != after and peak in after
 
-    assert browser.evaluate(words.format("hang")).startswith("Hangs")
-    browser.evaluate("document.querySelector('[data-rank=\"1\"] button[title=Later]').focus()")
+    assert browser.evaluate(words.format("hang")).startswith(hangs)
+    browser.evaluate(f"document.querySelector('[data-rank=\"1\"] button[title={later}]').focus()")
     browser.ask(
         "Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
     )
-    assert browser.evaluate(words.format("hang")).startswith("Returns, with the right values")
+    assert browser.evaluate(words.format("hang")).startswith(returns)
     outside = """[...document.querySelectorAll(".figure-drawing svg text")].filter(t => {
       const a = t.getBoundingClientRect(), b = t.closest("svg").getBoundingClientRect();
       return a.right > b.right + 1 || a.left < b.left - 1 || a.bottom > b.bottom + 1 || b.right > window.innerWidth;
@@ -350,7 +458,7 @@ def test_a_call_is_dragged_to_another_place(made, browser, pointer):
 @needs_axe
 @needs_chromium
 @pytest.mark.parametrize(("theme", "width"), [("light", "desktop"), ("dark", "phone")])
-@pytest.mark.parametrize("page", ["index", "01_first", "03_third", "search"])
+@pytest.mark.parametrize("page", ["index", "01_first", "03_third", "search", "zh/index", "zh/01_first", "zh/03_third"])
 def test_a_page_passes_the_checks_of_axe(made, browser, page, theme, width):
     browser.open((made / f"{page}.html").as_uri(), *WIDTHS["desktop"], mobile=False)
     browser.evaluate(f"""['mode', 'theme'].forEach(name => {{

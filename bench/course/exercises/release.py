@@ -24,8 +24,9 @@ import zipfile
 from pathlib import Path
 
 from bench import files
+from bench.course import translation
 from bench.course.chapters import write_text
-from bench.course.exercises import nbgrading, text
+from bench.course.exercises import chinese, nbgrading, text
 from bench.errors import BenchError, UserError
 from bench.files import PROJECT
 from bench.process.tree import capture
@@ -39,13 +40,17 @@ MADE = ".released.json"  # set -> checksum of its released notebook: one that di
 PYTEST_INI = "[pytest]\naddopts = -p no:cacheprovider --tb=short\n"
 
 
-def run(names: str | None, folder: str | None, out: str | None) -> int:
+def run(names: str | None, folder: str | None, out: str | None, edition: str = "en") -> int:
+    """edition: "zh" for the sets that are translated, in Chinese."""
     problem_sets = [text.read(path) for path in text.sets(names, folder)]
     nbgrading.required()
     to = Path(out) if out else RELEASE
     notebooks = nbgrading.make_release(problem_sets).releases
     for problem_set in problem_sets:
         check(problem_set, notebooks[problem_set.name])
+    if edition == translation.LANGUAGE:
+        for each in problem_sets:
+            notebooks[each.name] = chinese.problem_set(each.path, notebooks[each.name], each.minutes)
     made = read_made(to)
     keep_answers(to, notebooks, made)
     for name, notebook in notebooks.items():
@@ -57,7 +62,8 @@ def run(names: str | None, folder: str | None, out: str | None) -> int:
     wheel = build_wheel(to)
     released = [text.read(path) for path in text.sets(None, folder) if path.stem in made]
     words = {"sets": released, "wheel": wheel, "first": problem_sets[0].name, "limit": nbgrading.CELL_LIMIT_S}
-    write_text(to / "README.md", text.render_template("handout.md", **words))
+    handout = "handout.zh.md" if edition == translation.LANGUAGE else "handout.md"
+    write_text(to / "README.md", text.render_template(handout, **words))
     write_text(to / "conftest.py", text.render_template("conftest.py", wheel=wheel))
     write_text(to / "pytest.ini", PYTEST_INI)
     print(f"handed out from: {to}")

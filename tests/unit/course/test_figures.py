@@ -12,7 +12,7 @@ from bench.course import records
 from bench.course.figures import FIGURES, FOLDER, scripts
 from bench.files import PROJECT
 from bench.predict.step.engines import Message, buckets_of, message_times
-from tests.browser.scripts import evaluate, needs_javascript, still_pictures
+from tests.browser.scripts import STATES_OF, evaluate, needs_javascript, still_pictures
 
 pytestmark = needs_javascript
 
@@ -33,17 +33,13 @@ def test_every_script_is_a_figure_with_its_still_picture(tmp_path):
 
 def test_all_inputs_at_their_ends_give_pictures_without_a_hole(tmp_path):
     """Every preset, and every control at its smallest and largest value, at a phone's width."""
-    found = evaluate(scripts(), """Object.entries(Figure.all).flatMap(([name, figure]) => {
-      const ends = figure.controls.flatMap(c => c.type === "range" ? [c.min, c.max].map(value => ({ [c.id]: value }))
-        : c.type === "select" ? c.options.map(([value]) => ({ [c.id]: value }))
-        : c.type === "check" ? [{ [c.id]: true }, { [c.id]: false }] : [{ [c.id]: "" }, { [c.id]: "nonsense" }]);
-      return [...ends, ...figure.presets.map(preset => preset.state)].map(change => {
-        const state = { ...Figure.defaults(figure), ...change }, result = figure.compute(state);
-        return [name, JSON.stringify(change), figure.draw(result, state, 320) + figure.say(result, state).join(" ")];
-      });
-    })""", tmp_path)  # fmt: skip
+    found = evaluate(scripts(), f"""Object.entries(Figure.all).flatMap(([name, figure]) =>
+      {STATES_OF}(figure).map(state => {{
+        const result = figure.compute(state);
+        return [name, JSON.stringify(state), figure.draw(result, state, 320) + figure.say(result, state).join(" ")];
+      }}))""", tmp_path)  # fmt: skip
     assert len(found) > 100
-    assert not [(name, change) for name, change, drawn in found if "NaN" in drawn or "undefined" in drawn]
+    assert not [(name, state) for name, state, drawn in found if "NaN" in drawn or "undefined" in drawn]
 
 
 def test_the_formulas_are_those_of_python(tmp_path):

@@ -10,6 +10,8 @@
    atEnd             begin at the last step
    extra(box, state, update)    optional: more inputs than controls; returns a function that shows a new state
 
+   All words are English here. On a Chinese page, ``Figure.say`` translates what is drawn and said (site/phrases.js).
+
    The alpha-beta model and the other formulas are those of bench/formulas.py. */
 
 const Figure = (() => {
@@ -36,6 +38,10 @@ const Figure = (() => {
 
   // --- SVG -----------------------------------------------------------------------------------------------------------
 
+  const chinese = typeof Phrases !== "undefined" && (typeof document === "undefined" || document.documentElement.lang.startsWith("zh"));
+  const say = words => chinese ? Phrases.say(words) : words;
+  const FONT = chinese ? "system-ui, 'PingFang SC', 'Hiragino Sans GB', 'Microsoft YaHei', 'Noto Sans CJK SC', 'Source Han Sans SC', 'WenQuanYi Zen Hei', sans-serif" : "system-ui, sans-serif";
+
   const escape = text => String(text).replace(/[&<>"]/g, c => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
   const rounded = value => typeof value === "number" ? +value.toFixed(2) : value;
 
@@ -46,7 +52,7 @@ const Figure = (() => {
   }
   const rect = (x, y, width, height, fill, more = {}) => tag("rect", { x, y, width: Math.max(0, width), height, fill, ...more });
   const line = (x1, y1, x2, y2, more = {}) => tag("line", { x1, y1, x2, y2, stroke: INK, stroke_width: 1, ...more });
-  const text = (x, y, words, more = {}) => tag("text", { x, y, fill: INK, font_size: 13, ...more }, escape(words));
+  const text = (x, y, words, more = {}) => tag("text", { x, y, fill: INK, font_size: 13, ...more }, escape(say(words)));
   const path = (d, more = {}) => tag("path", { d, fill: "none", stroke: INK, stroke_width: 1.5, ...more });
   /* An arrow along a curve; bend: how far its middle lies to the left of the straight line. */
   function arrow(x1, y1, x2, y2, colour, { bend = 0, width = 1.8, dash } = {}) {
@@ -57,12 +63,14 @@ const Figure = (() => {
     return path(`M${rounded(x1)} ${rounded(y1)}Q${rounded(cx)} ${rounded(cy)} ${rounded(x2)} ${rounded(y2)}`, { stroke: colour, stroke_width: width, stroke_dasharray: dash })
       + path(`M${rounded(x2)} ${rounded(y2)}L${corner(0.4)} ${corner(-0.4)}z`, { fill: colour, stroke: "none" });
   }
-  const fits = (words, width, size = 13) => words.length * size * 0.56 <= width;
+  const fits = (words, width, size = 13) => letters(words) * size * 0.56 <= width;
+  /* Of a text as it is shown; a Chinese letter is as wide as almost two Latin ones. */
+  const letters = words => [...say(String(words))].reduce((sum, letter) => sum + (letter >= "\u2e80" ? 1.85 : 1), 0);
 
   function svg(width, height, ...content) {
     const hatch = tag("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
       line(0, 0, 0, 6, { stroke: "#000000", stroke_opacity: 0.45, stroke_width: 2 }));
-    return tag("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${Math.round(width)} ${Math.round(height)}`, width: Math.round(width), height: Math.round(height), font_family: "system-ui, sans-serif" },
+    return tag("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${Math.round(width)} ${Math.round(height)}`, width: Math.round(width), height: Math.round(height), font_family: FONT },
       tag("defs", {}, hatch), ...content);
   }
   /* A coloured bar; hatched for a second mark besides the colour. */
@@ -73,7 +81,7 @@ const Figure = (() => {
   function legend(entries, x, y, width) {
     let at = x, row = 0, drawn = "";
     for (const [words, colour, hatched] of entries) {
-      const size = 26 + words.length * 7.2;
+      const size = 26 + letters(words) * 7.2;
       if (at > x && at + size > x + width) { at = x; row += 1; }
       drawn += bar(at, y + row * 20, 14, 14, colour, hatched) + text(at + 19, y + 12 + row * 20, words);
       at += size + 8;
@@ -123,10 +131,11 @@ const Figure = (() => {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(properties)) {
       if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+      else if (["title", "ariaLabel"].includes(key)) made[key] = say(value);
       else if (key in made && !["list", "form", "min", "max", "step", "value"].includes(key)) made[key] = value;
       else made.setAttribute(key, value);
     }
-    made.append(...children);
+    made.append(...children.map(say));
     return made;
   }
 
@@ -162,13 +171,13 @@ const Figure = (() => {
         input = element("input", { ...properties, type: "range", min: control.min, max: control.max, step: control.step || 1 });
         output = element("output", { htmlFor: properties.id });
       }
-      const words = (value = state[control.id]) => control.show ? control.show(value, state) : `${number(value, 4)}${control.unit ? " " + control.unit : ""}`;
+      const words = (value = state[control.id]) => say(control.show ? control.show(value, state) : `${number(value, 4)}${control.unit ? " " + control.unit : ""}`);
       input.addEventListener("input", () => {
         const value = control.type === "check" ? input.checked : control.type === "range" ? Number(input.value) : input.value;
         update({ [control.id]: value }, control.restarts !== false);
       });
       const line = element("label", { htmlFor: properties.id, className: `figure-${control.type}` });
-      if (control.type === "check") line.append(input, " ", control.label);
+      if (control.type === "check") line.append(input, " ", say(control.label));
       else line.append(element("span", {}, control.label, ...(output ? [": ", output] : [])), input);
       shown.push(() => {
         if (control.type === "check") input.checked = state[control.id];
@@ -186,18 +195,18 @@ const Figure = (() => {
       const output = element("output", { htmlFor: id("step") });
       let timer = null;
       const play = element("button", { type: "button", onclick: () => timer ? stop() : run() }, "Play");
-      const stop = () => { clearInterval(timer); timer = null; play.textContent = "Play"; };
+      const stop = () => { clearInterval(timer); timer = null; play.textContent = say("Play"); };
       const move = by => update({ step: Math.max(0, Math.min(Number(slider.max), state.step + by)) }, false);
       function run() {
         if (state.step >= Number(slider.max)) update({ step: 0 }, false);
-        play.textContent = "Stop";
+        play.textContent = say("Stop");
         timer = setInterval(() => { move(1); if (state.step >= Number(slider.max)) stop(); }, 900);
       }
       const box = element("div", { className: "figure-buttons figure-player" },
         element("button", { type: "button", onclick: () => { stop(); move(-1); } }, "Back"),
         element("button", { type: "button", onclick: () => { stop(); move(1); } }, "Step"), play,
         element("label", { htmlFor: id("step"), className: "figure-range" }, element("span", {}, "Step: ", output), slider));
-      return { box, show: (steps) => { slider.max = steps; slider.value = state.step; output.textContent = `${state.step} of ${steps}`; } };
+      return { box, show: (steps) => { slider.max = steps; slider.value = state.step; output.textContent = say(`${state.step} of ${steps}`); } };
     }
 
     function update(change, restart = true) {
@@ -206,7 +215,7 @@ const Figure = (() => {
       render();
     }
     function render() {
-      const result = figure.compute(state), lines = figure.say(result, state);
+      const result = figure.compute(state), lines = figure.say(result, state).map(say);
       if (player) {
         const steps = figure.steps(result, state);
         state.step = Math.min(state.step, steps);
@@ -218,7 +227,7 @@ const Figure = (() => {
       drawing.innerHTML = figure.draw(result, state, space).replace(/(id="|url\(#)hatch/g, `$1${name}-hatch`);
       const picture = drawing.querySelector("svg");
       picture.setAttribute("role", "img");
-      picture.setAttribute("aria-label", `${figure.title}. ${lines.join(" ")}`);
+      picture.setAttribute("aria-label", `${say(figure.title)}${chinese ? "：" : ". "}${lines.join(" ")}`);
       words.replaceChildren(...lines.map((line, index) => element("p", { className: index ? "" : "figure-first" }, line)));
     }
     render();
@@ -231,7 +240,7 @@ const Figure = (() => {
     return drawn.replace(/<svg[^>]*>/, opening => opening + rect(0, 0, 4000, 4000, "#ffffff"));
   }
 
-  return { all, define, defaults, still, formulas, number, bytes, seconds, escape, tag, rect, line, text, path, arrow, fits, svg, bar, legend, ticks, INK, FAINT, PAPER, COLOURS };
+  return { all, define, defaults, still, formulas, number, bytes, seconds, escape, say, letters, tag, rect, line, text, path, arrow, fits, svg, bar, legend, ticks, INK, FAINT, PAPER, COLOURS };
 })();
 
 if (typeof module !== "undefined") globalThis.Figure = module.exports = Figure;

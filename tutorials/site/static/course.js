@@ -3,6 +3,7 @@
    anywhere. And a few attributes that the theme leaves out, for screen readers. */
 
 const Course = (() => {
+  const say = words => typeof Phrases === "undefined" ? words : Phrases.say(words);  // in the language of the page
   const key = (kind, name) => `course ${kind} ${name}`;
   function load(kind, name) { try { return localStorage.getItem(key(kind, name)); } catch { return null; } }
   function save(kind, name, value) {
@@ -28,7 +29,7 @@ const Course = (() => {
   function element(name, className, text) {
     const made = document.createElement(name);
     if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
+    if (text !== undefined) made.textContent = say(text);
     return made;
   }
 
@@ -38,7 +39,7 @@ const Course = (() => {
     const input = box.querySelector("input"), said = box.querySelector("output"), name = box.dataset.guess;
     const show = () => {
       const value = parse(input.value);
-      said.textContent = input.value.trim() === "" ? "" : value === null ? "Not a number." : "Remembered. The chapter comes back to it.";
+      said.textContent = say(input.value.trim() === "" ? "" : value === null ? "Not a number." : "Remembered. The chapter comes back to it.");
       document.querySelectorAll(".guess-answer").forEach(answer => { if (answer.dataset.guess === name) showAnswer(answer, value); });
     };
     input.value = load("guess", name) || "";
@@ -66,7 +67,7 @@ const Course = (() => {
     box.querySelector("progress").max = chapters.length;
     box.querySelector("progress").value = read.length;
     const words = box.querySelector(".progress-words");
-    words.textContent = `${read.length} of ${chapters.length} chapters read. `;
+    words.textContent = say(`${read.length} of ${chapters.length} chapters read. `);
     if (next) {
       const link = element("a", "", `${read.length ? "Next" : "Begin with"}: ${next.title}`);
       link.href = next.page;
@@ -119,9 +120,9 @@ const Course = (() => {
     document.querySelectorAll(".search-button__button[aria-label], .bd-article summary[aria-label]").forEach(named => { if (named.textContent.trim()) named.removeAttribute("aria-label"); });
     document.querySelectorAll(".bd-sidebar-primary summary").forEach(summary => {
       const link = summary.parentElement.previousElementSibling || summary.closest("li").querySelector("a");
-      summary.setAttribute("aria-label", `Pages below ${link ? link.textContent.trim() : "this page"}`);
+      summary.setAttribute("aria-label", say(`Pages below ${link ? link.textContent.trim() : "this page"}`));
     });
-    document.querySelectorAll(".sidebar-primary-items__start").forEach(side => { side.setAttribute("role", "navigation"); side.setAttribute("aria-label", "Course"); });
+    document.querySelectorAll(".sidebar-primary-items__start").forEach(side => { side.setAttribute("role", "navigation"); side.setAttribute("aria-label", say("Course")); });
     document.querySelectorAll(".bd-article th").forEach(head => {
       if (head.textContent.trim() || head.querySelector("img")) return;
       const cell = element("td", head.className);

@@ -1,0 +1,76 @@
+"""Chapters as Chinese notebooks: `bench notebooks --edition zh`.
+
+Code and outputs are those of the English notebook. A translated heading has the English anchor.
+"""
+
+import os
+import posixpath
+import re
+from pathlib import Path
+
+from bench.course import chapters, site, translation
+from bench.errors import UserError
+from bench.files import PROJECT
+
+FOLDER = chapters.BUILD / translation.LANGUAGE
+HEADING = re.compile(r"^#+ .+$", re.MULTILINE)
+
+
+def write_all(names: str | None) -> int:
+    """Chapters with the outputs of their last execution, or else the committed ones. Returns 0."""
+    wanted = [path for path in chapters.chapters(names) if translation.page_of(path).chinese.exists()]
+    if not wanted:
+        raise UserError(f"NAME={names}: not translated: {translation.FOLDER} has the chapters in Chinese")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path in [*wanted, *([] if names else translation.only_chinese())]:
+        chapters.write(chapter(path, FOLDER), made := FOLDER / f"{path.stem}.ipynb")
+        print(made.relative_to(PROJECT), flush=True)
+    return 0
+
+
+def chapter(path: Path, to: Path):
+    """A chapter's notebook, to be written to the folder ``to``."""
+    notebook = chapters.notebook_of(path)
+    if found := chapters.find_with_outputs(path):
+        chapters.take_outputs(chapters.read_notebook(found), notebook)
+    texts = translation.texts_of(path) if path not in translation.only_chinese() else None
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = move_links(translated(cell.source, texts), path, to)
+    return notebook
+
+
+def translated(source: str, texts: dict[str, str] | None) -> str:
+    """texts: None for a page that exists only in Chinese."""
+    if texts is None:
+        return source
+    anchored = {name: block for name, block in texts.items() if not block.startswith("#")}
+    headings = texts.keys() - anchored.keys()
+
+    def mark(block: str) -> str:
+        name = translation.digest(block)
+        if name not in headings:
+            return translation.mark_missing(block)
+        anchor = re.sub(r"[^\w\- ]", "", block.lstrip("# ").lower()).replace(" ", "-")
+        return f'<a id="{anchor}"></a>\n\n{texts[name]}'
+
+    return translation.translate(source, anchored, mark)
+
+
+def move_links(source: str, path: Path, to: Path) -> str:
+    """Links to a translated chapter lead to its notebook in ``to``, others and pictures to the files of this clone."""
+
+    def move(match: re.Match) -> str:
+        target, hash_sign, anchor = match["target"].partition("#")
+        if not target:
+            return match[0]
+        file = (path.parent / target).resolve()
+        english = file.with_suffix(".md")
+        is_chapter = english.parent == chapters.TUTORIALS and english in chapters.chapters()
+        own = is_chapter and translation.page_of(english).chinese.exists()
+        own = own or english in translation.only_chinese()
+        place = f"{file.stem}.ipynb" if own else os.path.relpath(file, to).replace(os.sep, posixpath.sep)
+        sign = "!" if match[0].startswith("!") else ""
+        return f"{sign}[{match['text']}]({place}{hash_sign}{anchor})"
+
+    return site.replace_targets(site.PICTURE, move, site.replace_targets(site.LINK, move, source))
