@@ -36,8 +36,8 @@ PICTURE_LINE = re.compile(r"^!\[[^\]]+\]\((?P<file>[\w./-]*pictures/[\w-]+\.svg)
 TABLE_ROW = re.compile(
     r"^\|[^|\n]+\| *\[[^]\n]+\]\((\d\d_\w+\.md)\) *\|", re.MULTILINE
 )  # | 3 | [Title](03_name.md) | … |
-COLOURS, WIDTH = 24, 720  # at most, of a committed picture (width in pixels)
-MOST_BYTES = 300_000  # of a committed notebook
+COLOURS, WIDTH = 32, 720  # at most, of a committed picture (width in pixels); 24 lose pale bands
+MOST_BYTES = 350_000  # of a committed notebook
 
 
 def chapters(names: str | None = None) -> list[Path]:

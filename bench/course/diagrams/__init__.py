@@ -39,7 +39,8 @@ def coverage_grid(ways: dict[str, list[int]], results: dict[str, str]):
 
     images = len(next(iter(ways.values())))
     step = 1.55  # rows per way: its name, then its cells
-    figure = Figure(figsize=(style.WIDTH, 0.5 + 0.62 * len(ways)), facecolor=style.WHITE, layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 0.8 + 0.62 * len(ways)), facecolor=style.WHITE, layout="constrained")
+    figure.suptitle("How often is each image counted?", size=style.TITLE, weight="bold")
     axes = figure.subplots()
     for row, (name, counts) in enumerate(ways.items()):
         top = row * step

@@ -286,7 +286,7 @@ def draw_ranks(result):
     if any(model.name in AVERAGES.values() for model in result.models):
         key += ", with the mean of their buffers, or with batch norm's statistics re-estimated on the training "
         key += examples
-    models, looks = result.models, looks_of(result)
+    models, looks, names = result.models, looks_of(result), []
     height = ROW * len(models)
     figure, (axes,) = style.panels(result, "How good is each rank's model?", [height], 0.6, [f"{key}."])
     for y, model in enumerate(models):
@@ -296,9 +296,10 @@ def draw_ranks(result):
             ends = [low, min(high, 100) if percent else high]
             axes.plot(ends, [y, y], color=look.colour, linewidth=3, alpha=0.55, solid_capstyle="butt")
         style.mark(axes, mean, y, 10, 1.8)
-        if y and model.program != models[y - 1].program:
+        first = not y or model.program != models[y - 1].program
+        names.append(f"{model.program.label}: {model.name}" if first else model.name)
+        if y and first:
             axes.axhline(y - 0.5, color=style.PALE, linewidth=1)
-    names = [f"{model.program.label}: {model.name}" if model.name == MAIN else model.name for model in models]
     style.name_rows(axes, names, size=style.SMALL)
     axes.set_ylim(len(names) - 0.5, -0.5)
     if percent:
