@@ -3,6 +3,7 @@
    anywhere. And a few attributes that the theme leaves out, for screen readers. */
 
 const Course = (() => {
+  const fill = (words, title) => say(words).replace("{}", () => title);  // a title has full stops, and is no phrase
   const say = words => typeof Phrases === "undefined" ? words : Phrases.say(words);  // in the language of the page
   const key = (kind, name) => `course ${kind} ${name}`;
   function load(kind, name) { try { return localStorage.getItem(key(kind, name)); } catch { return null; } }
@@ -69,7 +70,8 @@ const Course = (() => {
     const words = box.querySelector(".progress-words");
     words.textContent = say(`${read.length} of ${chapters.length} chapters read. `);
     if (next) {
-      const link = element("a", "", `${read.length ? "Next" : "Begin with"}: ${next.title}`);
+      const link = element("a", "");
+      link.textContent = fill(read.length ? "Next: {}" : "Begin with: {}", next.title);
       link.href = next.page;
       words.append(link);
     }
@@ -120,7 +122,7 @@ const Course = (() => {
     document.querySelectorAll(".search-button__button[aria-label], .bd-article summary[aria-label]").forEach(named => { if (named.textContent.trim()) named.removeAttribute("aria-label"); });
     document.querySelectorAll(".bd-sidebar-primary summary").forEach(summary => {
       const link = summary.parentElement.previousElementSibling || summary.closest("li").querySelector("a");
-      summary.setAttribute("aria-label", say(`Pages below ${link ? link.textContent.trim() : "this page"}`));
+      summary.setAttribute("aria-label", fill("Pages below {}", link ? link.textContent.trim() : say("this page")));
     });
     document.querySelectorAll(".sidebar-primary-items__start").forEach(side => { side.setAttribute("role", "navigation"); side.setAttribute("aria-label", say("Course")); });
     document.querySelectorAll(".bd-article th").forEach(head => {
