@@ -53,7 +53,7 @@ def pictures(suite: Suite) -> dict:
 
 def timeline(suite: Suite, mode: str):
     """The picture "timeline" of a suite, of one mode only."""
-    return pictures(dataclasses.replace(suite, extra=[r for r in suite.extra if r.config.mode == mode]))["timeline"]
+    return pictures(dataclasses.replace(suite, extra=[r for r in suite.extra if r.program == mode]))["timeline"]
 
 
 @functools.cache
