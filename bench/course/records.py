@@ -51,9 +51,9 @@ def pictures(suite: Suite) -> dict:
     return study_of(suite).figures(compared(suite))
 
 
-def timeline(suite: Suite, mode: str):
-    """The picture "timeline" of a suite, of one mode only."""
-    return pictures(dataclasses.replace(suite, extra=[r for r in suite.extra if r.program == mode]))["timeline"]
+def timeline(suite: Suite, program: str):
+    """The picture "timeline" of a suite, of one program only."""
+    return pictures(dataclasses.replace(suite, extra=[r for r in suite.extra if r.program == program]))["timeline"]
 
 
 @functools.cache
