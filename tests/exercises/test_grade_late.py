@@ -61,7 +61,10 @@ for path in Path("00_sample.ipynb"), folder / "gradebook.db-journal", folder / "
         path.open("a")
     except PermissionError:
         refused += 1
-answers = {"times": 2 if refused == 3 else None}""",
+import os
+variables = [f"{name}={value}" for name, value in os.environ.items()]  # as horovodrun starts its ranks
+allowed = subprocess.run(["env", *variables, "true"]).returncode == 0
+answers = {"times": 2 if refused == 3 and allowed else None}""",
 }
 
 

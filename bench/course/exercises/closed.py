@@ -17,6 +17,7 @@ STARTING = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.sp
 
 def close(paths: list[str]) -> None:
     """Refuse to open anything below these paths, or to pass them to a command."""
+    own = f"{VARIABLE}={os.pathsep.join(paths)}"  # no secret: horovodrun passes the environment on a command line
     paths = [os.path.realpath(path) for path in paths]
 
     def refuse(event: str, given: tuple) -> None:
@@ -26,7 +27,7 @@ def close(paths: list[str]) -> None:
                     where = os.path.realpath(os.fsdecode(place)) + os.sep
                     if any(where.startswith(path + os.sep) for path in paths):
                         raise PermissionError("answers may not look at solutions, hidden tests and points")
-        elif event in STARTING and any(path in repr(given[:2]) for path in paths):  # the rest is the environment
+        elif event in STARTING and any(path in repr(given[:2]).replace(own, "") for path in paths):
             raise PermissionError("answers may not look at solutions, hidden tests and points")
 
     sys.addaudithook(refuse)
