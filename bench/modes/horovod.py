@@ -14,7 +14,7 @@ With ADASUM=1 the wrapped optimizer is another one: the hook of step 2 takes the
 parameter, with the rank's own gradient, and what is exchanged is the CHANGE of the weights (``formulas.adasum``, tensor
 by tensor). So nothing is left for ``synchronize()``, momentum is each rank's own, and LR is one device's: no factor N.
 
-What to notice, and two common mistakes in tutorials:
+What many tutorials do not say:
   - ``broadcast_optimizer_state`` on a FRESH optimizer takes a hidden step with zero gradients, to create state that it
     can send. Adam's step counter is then one ahead and its bias correction wrong: after five steps weights are 9e-3
     off. With weight decay the step moves the weights as well. A fresh optimizer has no state to send, and after a

@@ -29,7 +29,7 @@ from bench.studies.lab.study import VARIANTS
 
 LOOKS = {"right": PlotStyle(style.BLUE, "", "o", "-"), "wrong": PlotStyle(style.VERMILION, "///", "X", "--")}
 BARS, CURVE, RANK = 1.35, 2.2, 0.42  # inches: a panel of two bars, one of curves, a rank's row
-HEADS = [("figure", False), ("right", True), ("wrong", True), ("wrong − right, or × [95 %]", True), ("n", True),
+HEADS = [("metric", False), ("right", True), ("wrong", True), ("wrong − right, or × [95 %]", True), ("n", True),
          ("expected", False), ("seen", False)]  # fmt: skip
 
 
