@@ -45,6 +45,12 @@ class ModeInfo:
     )
 
 
+def emulated(mode: str, devices: int) -> str:
+    """How a run on a CPU emulates its devices, as in "2 CPU processes emulate 2 devices"."""
+    each = f"{devices} threads of one CPU process" if MODES[mode].one_process else f"{devices} CPU processes"
+    return f"{each} emulate {devices} devices"
+
+
 # One process has no backend options to sweep, only training options.
 FORMATS = ({"channels_last": True}, {"precision": "bf16"}, {"channels_last": True, "precision": "bf16"})
 # GPU defaults are tried switched off; with TORCH_DEFAULTS=1 switched on.
