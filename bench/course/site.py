@@ -143,9 +143,8 @@ def editions(tutorials: Path) -> list[Edition]:
     if not translation.page_of(start).chinese.exists():
         return [Edition(tutorials, *lists, every, {})]
     translated = [[path for path in each if translation.page_of(path).chinese.exists()] for each in lists]
-    own = translation.only_chinese(tutorials)
-    translated[0] += (cells := [path for path in own if "\n```python" in path.read_text(encoding="utf-8")])
-    translated[3] += [path for path in own if path not in cells]
+    translated[0] += (own := translation.own_chapters(tutorials))
+    translated[3] += [path for path in translation.only_chinese(tutorials) if path not in own]
     known = site_pages(tutorials, *translated)
     zh = translation.LANGUAGE
     others = {f"{zh}/{name.removeprefix(f'{zh}/')}": f"{zh}/{html_page(place)}" for name, place in known.items()}

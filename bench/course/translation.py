@@ -108,6 +108,11 @@ def only_chinese(tutorials: Path = TUTORIALS) -> list[Path]:
     return [path for path in sorted(folder.rglob("*.md")) if not (tutorials / path.relative_to(folder)).exists()]
 
 
+def own_chapters(tutorials: Path = TUTORIALS) -> list[Path]:
+    """Those of them that have cells; a notebook with their outputs is beside each, as beside a chapter."""
+    return [path for path in only_chinese(tutorials) if "\n```python" in path.read_text(encoding="utf-8")]
+
+
 def translations(text: str) -> dict[str, str]:
     """The blocks of a translated page. Blank lines around a block do not belong to it.
 
