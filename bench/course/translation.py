@@ -29,7 +29,7 @@ TUTORIALS = PROJECT / "tutorials"
 FOLDER = TUTORIALS / LANGUAGE
 PARTS = ("exercises", "manual", "site")  # folders below tutorials, which are below tutorials/zh as well
 NOTE = "此段译文待更新"  # beside a block that is shown in English
-MARK = re.compile(r"^<!-- en (?P<hash>[0-9a-f]{8})(?P<open> todo)? -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- en (?P<hash>[0-9a-f]{8})(?P<open> todo)? -->[ \t]*$", re.MULTILINE)
 FENCE = re.compile(r"^[ \t]*(?P<fence>```+|~~~+).*?^[ \t]*(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"^<!-- BEGIN RUBRIC -->.*?^<!-- END RUBRIC -->$|^<!--.*?-->$", re.MULTILINE | re.DOTALL)
 PARAGRAPH = re.compile(r"[^\n]*\S[^\n]*(?:\n[^\n]*\S[^\n]*)*")
@@ -120,7 +120,7 @@ def translations(text: str) -> dict[str, str]:
     {'00000001': '# 为什么'}
     """
     marks = list(MARK.finditer(text))
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    ends = [*(mark.start() for mark in marks), len(text)][1:]
     found = {}
     for mark, end in zip(marks, ends, strict=True):
         own = FENCE.sub("", text[mark.end() : end]).strip("\n")  # the README repeats its code

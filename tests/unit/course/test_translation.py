@@ -87,6 +87,17 @@ def test_missing_outdated_and_acknowledged_blocks_are_listed(page):
     assert re.findall(rf'(.*)\n\n<p class="untranslated-heading">{translation.NOTE}', shown) == ["# Two"]
 
 
+@pytest.mark.parametrize("text", ["", "# 标题\n"])
+def test_every_block_of_a_page_without_a_mark_is_missing(page, text):
+    page.chinese.write_text(text)
+    assert page.texts == {} and page.missing == [*page.blocks.values()] != []
+
+
+def test_a_mark_may_have_a_space_at_its_end(page):
+    page.chinese.write_text(page.chinese.read_text().replace(" -->", " --> "))
+    assert page.missing == [] and len(page.texts) == len(page.blocks)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [("`dp`", "dp", "code"), ("a.md", "b.md", "link"), ("12", "13", "numbers"), ("$n$", "n", "formula"),
