@@ -38,9 +38,15 @@ SAME = re.compile(r"\$\$.*?\$\$|\$[^$\n]+\$|`[^`\n]+`|<[^>]+>|\]\([^)]*\)|https?
 WORD = re.compile(r"[A-Za-z]{2,}")
 
 
+def read(path: Path) -> str:
+    """A page's text; empty if there is none."""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
 @dataclass(frozen=True)
 class Page:
-    """An English page and its translation. The README's translation is beside it, because people read it there."""
+    """An English page and its translation. One of them may not exist. The README's translation is beside it, because
+    people read it there."""
 
     english: Path
     chinese: Path
@@ -48,18 +54,18 @@ class Page:
     @property
     def blocks(self) -> dict[str, str]:
         """Hash -> English block, in the order of the page; the guesses are last."""
-        text = self.english.read_text(encoding="utf-8")
+        text = read(self.english)
         return {digest(block): block for block in (*blocks(text), *questions_of_text(text))}
 
     @property
     def texts(self) -> dict[str, str]:
         """Hash of an English block -> its translation."""
-        return translations(self.chinese.read_text(encoding="utf-8"))
+        return translations(read(self.chinese))
 
     @property
     def marks(self) -> dict[str, bool]:
         """Hashes that the translation mentions -> whether it says that the block is still to be translated."""
-        return {match["hash"]: bool(match["open"]) for match in MARK.finditer(self.chinese.read_text(encoding="utf-8"))}
+        return {match["hash"]: bool(match["open"]) for match in MARK.finditer(read(self.chinese))}
 
     @property
     def missing(self) -> list[str]:
@@ -84,6 +90,18 @@ def page_of(english: Path) -> Page:
         return Page(english, PROJECT / f"README.{LANGUAGE}.md")
     inside = (folder.parent / LANGUAGE / folder.name) if folder.name in PARTS else folder / LANGUAGE
     return Page(english, inside / english.name)
+
+
+def find_page(name: Path | str) -> Page:
+    """By the path of the English or of the Chinese page."""
+    path = PROJECT / name
+    if FOLDER in path.parents:
+        page = Page(TUTORIALS / path.relative_to(FOLDER), path)
+    else:
+        page = page_of(PROJECT / "README.md" if path == PROJECT / f"README.{LANGUAGE}.md" else path)
+    if not page.english.is_file() and not page.chinese.is_file():
+        raise UserError(f"{name} is not a page: give an English or a Chinese one, e.g. tutorials/04_ddp.md")
+    return page
 
 
 def texts_of(english: Path) -> dict[str, str] | None:
@@ -222,37 +240,31 @@ def phrases_script() -> str:
 
 
 def main(words: list[str]) -> int:
-    """Returns 1 if a block is missing or outdated."""
+    """Returns 1 if a block is missing or outdated, 2 for a page that does not exist."""
     only_blocks, names = "--blocks" in words, [word for word in words if word != "--blocks"]
+    try:
+        chosen = [find_page(name) for name in names] or [*pages(), *map(find_page, only_chinese())]
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
     if only_blocks:
-        for name in names:
-            print_blocks(PROJECT / name)
+        for block in [block for page in chosen for block in page.missing]:
+            print(f"<!-- en {digest(block)} -->\n{block}\n")
         return 0
-    found = open_blocks = 0
-    for page in pages():
-        if names and str(page.english.relative_to(PROJECT)) not in names:
-            continue
-        lines = problems(page)
-        print(*lines, sep="\n", end="\n" if lines else "")
-        found += len(lines)
-        open_blocks += len(page.acknowledged)
-    print(f"{found} blocks are missing or outdated, {open_blocks} are marked todo")
-    return int(found > 0)
+    lines = [line for page in chosen for line in problems(page)]
+    todo = sum(len(page.acknowledged) for page in chosen)
+    print(*lines, f"{len(lines)} blocks are missing or outdated, {todo} are marked todo", sep="\n")
+    return int(bool(lines))
 
 
 def problems(page: Page) -> list[str]:
-    """A line for each block that is missing or outdated."""
+    """A line for each block that is missing or outdated, or one for a translation without an English page."""
     place = page.chinese.relative_to(PROJECT)
+    if not page.english.is_file():
+        gone = f"{place}: {page.english.relative_to(PROJECT)} does not exist: move the translation, or remove its marks"
+        return [gone] if page.marks else []
     lines = [f"{place}: missing <!-- en {digest(each)} --> {' '.join(each.split())[:80]}" for each in page.missing]
     return lines + [f"{place}: outdated <!-- en {each} -->" for each in page.outdated]
-
-
-def print_blocks(english: Path) -> None:
-    if not english.is_file():
-        raise UserError(f"{english} is not a file")
-    page = page_of(english)
-    for block in page.missing if page.chinese.exists() else page.blocks.values():
-        print(f"<!-- en {digest(block)} -->\n{block}\n")
 
 
 if __name__ == "__main__":

@@ -98,6 +98,33 @@ def test_a_mark_may_have_a_space_at_its_end(page):
     assert page.missing == [] and len(page.texts) == len(page.blocks)
 
 
+def test_a_translation_without_its_english_page_is_a_problem(page, monkeypatch):
+    """But a page without marks is one that only this edition has."""
+    folder = page.english.parent
+    for name, place in (("PROJECT", folder), ("TUTORIALS", folder), ("FOLDER", folder / "zh")):
+        monkeypatch.setattr(translation, name, place)
+    found = translation.find_page("zh/page.md")
+    assert found == page and translation.problems(found) == []
+    page.english.unlink()
+    (line,) = translation.problems(found)
+    assert line.startswith("zh/page.md: page.md does not exist")
+    page.chinese.write_text("# 只有中文\n")
+    assert translation.problems(found) == []
+
+
+def test_the_list_takes_english_and_chinese_pages(capsys):
+    """A page that does not exist is an error, not a page without problems."""
+    for name in ("tutorials/04_ddp.md", "tutorials/zh/04_ddp.md", "README.zh.md", "tutorials/zh/left_out.md"):
+        assert translation.main([name]) == 0
+    assert translation.main(["tutorials/02_data_parallel.md"]) == 1, "not translated"
+    assert translation.main(["--blocks", "tutorials/zh/04_ddp.md"]) == 0
+    capsys.readouterr()
+    for words in (["nonsense"], ["--blocks", "nonsense"]):
+        assert translation.main(words) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1 and "nonsense" in err
+
+
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [("`dp`", "dp", "code"), ("a.md", "b.md", "link"), ("12", "13", "numbers"), ("$n$", "n", "formula"),
