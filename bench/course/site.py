@@ -195,8 +195,8 @@ def assemble(shown: dict[Path, Path], edition: Edition, source: Path) -> dict[Pa
     index = resolve_links(index, "README.md", edition)
     index += toctree(say("Chapters"), [path.stem for path in course])
     index += toctree(say("Manual"), [f"manual/{path.stem}" for path in edition.manual])
-    more = [*sets, *(path.stem for path in (*edition.more, *made) if path not in course)]
-    index += toctree(say("More"), more)
+    own = [edition.pages[names(path)].rpartition(".")[0] for path in (*edition.more, *made) if path not in course]
+    index += toctree(say("More"), [*sets, *own])
     write(source / "index.md", index)
     write(source / "editions.json", json.dumps(links_to_other(edition)))
     return made

@@ -160,6 +160,8 @@ def texts(tmp_path_factory):
         (folder / name).write_text(text)
     (folder / "zh").mkdir()
     (folder / "zh" / "own.md").write_text(ONLY_CHINESE)
+    (folder / "zh" / "sub").mkdir()
+    (folder / "zh" / "sub" / "more.md").write_text("# 更多\n\n回到[课程](../../README.md)。\n")
     for name in ("README.md", "01_first.md", "03_third.md"):
         page = translation.page_of(folder / name)
         blocks = [f"<!-- en {key} -->\n{CHINESE[block]}\n" for key, block in page.blocks.items() if block in CHINESE]
@@ -230,7 +232,7 @@ def test_the_chinese_pages(made):
     names = ("index", "01_first", "03_third", "own")
     index, first, third, own = ((made / "zh" / f"{name}.html").read_text() for name in names)
     assert not (made / "zh" / "02_second.html").exists() and not (made / "zh" / "guide.html").exists()
-    assert '<html lang="zh-CN"' in index and 'href="own.html"' in index
+    assert '<html lang="zh-CN"' in index and 'href="own.html"' in index and 'href="sub/more.html"' in index
     assert '<a href="../02_second.html#summary" hreflang="en">第 2 章</a>（英文）' in index
     assert '<a href="../exercises/index.html" hreflang="en">习题集</a>（英文）' in index
     assert 'href="03_third.html"' in own and '<a href="../guide.html" hreflang="en">指南</a>（英文）' in own
