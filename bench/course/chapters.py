@@ -286,12 +286,12 @@ def find_or_execute(path: Path, quick: bool = False, to: Path = BUILD) -> Path:
     return found
 
 
-def required(module: str):
-    """Import a module of the notebooks extra. Raises UserError when it is missing."""
+def required(module: str, extra: str = "notebooks"):
+    """Import a module of an extra. Raises UserError when it is missing."""
     sys.modules.setdefault(ADDRESSES, None)
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.import_module(module)
-    raise UserError(f"{module} is not installed: run this through make, or `pip install -e '.[notebooks]'`")
+    raise UserError(f"{module} is not installed: run this through make, or `pip install -e '.[{extra}]'`")
 
 
 def run(names: str | None, quick: bool, only_pair: bool, outputs: bool) -> int:

@@ -91,11 +91,11 @@ class Chapter:
 
 def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BUILD, to: Path = SITE) -> Path:
     """Returns the first page. Raises RunFailed when a chapter fails, and for every warning of Sphinx."""
-    for module in ("sphinx", "myst_nb", "sphinx_book_theme"):
-        required(module)
-    tutorials = Path(tutorials)
+    languages = editions(Path(tutorials))
+    for module in ("sphinx", "myst_nb", "sphinx_book_theme", *(["jieba"] if languages[-1].chinese else [])):
+        required(module, "site")
     shutil.rmtree(to, ignore_errors=True)
-    for edition in editions(tutorials):
+    for edition in languages:
         shown = {path: chapters.find_or_execute(path, quick, notebooks) for path in edition.chapters}
         folder = to / translation.LANGUAGE if edition.chinese else to
         source = to.with_name(f"{to.name}-source" + "-zh" * edition.chinese)
@@ -111,7 +111,6 @@ def render(source: Path, to: Path, chinese: bool = False) -> None:
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going", "-E"]
     command += ["-d", str(source.with_name(f"{source.name}-doctrees")), "-c", str(LOOK)]
     if chinese:
-        required("jieba")
         words = source.with_name(f"{source.name}-words.txt")  # the terms, which searches find as a whole
         words.write_text("".join(f"{term}\n" for term in translation.chinese_terms()), encoding="utf-8")
         settings = CHINESE | {"html_search_options.dict": str(words)}

@@ -2,12 +2,13 @@
 
 import json
 import re
+import sys
 from importlib.util import find_spec
 
 import pytest
 
 from bench.course import chapters, site, translation
-from bench.errors import RunFailed
+from bench.errors import RunFailed, UserError
 from tests.browser.axe import find_violations, needs_axe
 from tests.browser.chromium import WIDTHS, needs_chromium
 
@@ -271,6 +272,14 @@ def test_links_and_pictures_of_the_real_texts_lead_to_pages(tmp_path, monkeypatc
         targets = [found["target"] for form in (site.LINK, site.PICTURE) for found in form.finditer(text)]
         files = [target.partition("#")[0] for target in targets if target and not re.match(r"[a-z]+:|#", target)]
         assert not [file for file in files if not (page.parent / file).exists()], page.name
+
+
+def test_without_a_module_the_old_site_stays(texts, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jieba", None)
+    (tmp_path / "index.html").write_text("old")
+    with pytest.raises(UserError, match=r"jieba .*\[site\]"):
+        site.build(True, texts, tmp_path, to=tmp_path)
+    assert (tmp_path / "index.html").read_text() == "old"
 
 
 def test_a_broken_text_is_an_error(tmp_path):
