@@ -248,16 +248,18 @@ def test_the_chinese_pages(made):
 
 
 def test_each_page_leads_to_the_other_language(made):
-    for page, language, target in [
-        ("index", "zh-CN", "zh/index.html"), ("03_third", "zh-CN", "zh/03_third.html"),
-        ("02_second", "zh-CN", "zh/index.html"), ("exercises/01_first", "zh-CN", "../zh/index.html"),
-        ("zh/index", "en", "../index.html"), ("zh/03_third", "en", "../03_third.html"),
-        ("zh/own", "en", "../index.html"), ("zh/search", "en", "../search.html"),
+    """Or to its start, which a search engine must not take for the same page."""
+    for page, language, target, is_twin in [
+        ("index", "zh-CN", "zh/index.html", True), ("03_third", "zh-CN", "zh/03_third.html", True),
+        ("02_second", "zh-CN", "zh/index.html", False), ("exercises/01_first", "zh-CN", "../zh/index.html", False),
+        ("zh/index", "en", "../index.html", True), ("zh/03_third", "en", "../03_third.html", True),
+        ("zh/own", "en", "../index.html", False), ("zh/search", "en", "../search.html", True),
     ]:  # fmt: skip
         text = (made / f"{page}.html").read_text()
         (link,) = re.findall(r'<a class="other-edition"[^>]*>', text)
         assert f'href="{target}"' in link and f'hreflang="{language}" lang="{language}"' in link, page
-        assert f'<link rel="alternate" hreflang="{language}" href="{target}">' in text, page
+        links = dict(re.findall(r'<link rel="alternate" hreflang="([^"]+)" href="([^"]+)">', text))
+        assert links.get(language) == (target if is_twin else None) and len(links) == 2 * is_twin, page
 
 
 def test_links_and_pictures_of_the_real_texts_lead_to_pages(tmp_path, monkeypatch):
