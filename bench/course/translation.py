@@ -198,12 +198,15 @@ def translate(text: str, texts: dict[str, str], mark: Callable[[str], str] = str
 
 
 def mark_missing(block: str) -> str:
-    """An English block with a note that it is not translated; a heading has it below.
+    """An English block with a note that it is not translated; a heading has it below. A picture has none, because its
+    caption must stay below its cell.
 
-    >>> mark_missing("  Words.")
-    '  <p class="untranslated">此段译文待更新</p>\\n\\n  Words.'
+    >>> mark_missing("  Words."), mark_missing("![Words](a.svg)")
+    ('  <p class="untranslated">此段译文待更新</p>\\n\\n  Words.', '![Words](a.svg)')
     """
     indent = re.match(r"[ \t]*", block)[0]
+    if block.startswith("!["):
+        return block
     if block.startswith("#"):
         return f'{block}\n\n<p class="untranslated-heading">{NOTE}</p>'
     return f'{indent}<p class="untranslated">{NOTE}</p>\n\n{block}'
