@@ -251,12 +251,11 @@ def chapter_page(chapter: Chapter, path: Path, edition: Edition):
         if cell.cell_type == "markdown":
             cell.source = figures.embed(cell.source)
     add_guess_boxes(page, path.stem, chapter, say)
-    drawn = captions(edition.translate(path.read_text(), path))
-    if edition.chinese:
-        for cell in page.cells:
-            if cell.source in drawn:
-                cell.metadata["alt"] = drawn[cell.source]
-    describe_images(page, drawn)
+    texts = edition.texts_of(path)
+    for cell in page.cells:
+        if alt := cell.metadata.get("alt"):
+            cell.metadata["alt"] = texts.get(translation.digest(alt), alt)
+    describe_images(page, captions(edition.translate(path.read_text(), path)))
     fold_long_outputs(page, say)
     fold_code(page)
     if not edition.is_own(path):

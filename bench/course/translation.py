@@ -3,7 +3,8 @@
 A block is a paragraph, a list, a table or a heading: lines between blank lines, outside code fences. The line
 ``<!-- en 3fa9c1d2 -->`` stands above the translation of the English block with this hash. A Chinese page is the English
 page with its blocks replaced. A block without a translation stays in English and is marked. Links and pictures are
-written as in the English block. A guess that a chapter asks for is a block, too: the comment of its code cell.
+written as in the English block. A guess that a chapter asks for is a block, too: the comment of its code cell. So is
+the alternative text of a cell's picture, ``alt="…"``.
 
 ``phrases.tsv`` there has the words that code writes on a page. ``{}`` stands for a value.
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.course.guesses import questions_of_text
+from bench.course.outputs import alternative_texts
 from bench.errors import UserError
 from bench.files import PROJECT
 
@@ -53,9 +55,10 @@ class Page:
 
     @property
     def blocks(self) -> dict[str, str]:
-        """Hash -> English block, in the order of the page; the guesses are last."""
+        """Hash -> English block, in the order of the page; the guesses and the alternative texts are last."""
         text = read(self.english)
-        return {digest(block): block for block in (*blocks(text), *questions_of_text(text))}
+        found = (*blocks(text), *questions_of_text(text), *alternative_texts(text))
+        return {digest(block): block for block in found}
 
     @property
     def texts(self) -> dict[str, str]:

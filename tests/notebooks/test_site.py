@@ -135,6 +135,7 @@ CHINESE = {
     "## Outputs": "## 输出",
     "## Figures": "## 图\n\n见[输出](#outputs)和[第一章](01_first.md#1-first)。集合通信很快。",
     "![Bars of memory](site/figures/memory.svg)": "![内存的条形图](site/figures/memory.svg)",
+    "A line that rises": "上升的线",
 }  # fmt: skip
 ONLY_CHINESE = """# 只有中文
 
@@ -240,7 +241,7 @@ def test_the_chinese_pages(made):
     assert "print</span>" in own and re.search(r"<pre>.*own\n</pre>", own), "executed as a chapter"
     assert "本页输出的来源：" in third and "本章已读完" in third and "其余 22 行" in third and "显示代码" in third
     assert "你的猜测：输出的行数" in third and "你的猜测：cost of a line" in third
-    assert 'alt="内存的条形图"' in third
+    assert 'alt="内存的条形图"' in third and 'alt="上升的线"' in third
     assert re.search(r'<p class="untranslated">此段译文待更新</p>\s*<p><strong>Question', first)
     assert 'href="01_first.html#' in third and 'id="outputs"' in third, "translated headings have English anchors"
     taken = (made / "zh" / "_sources" / "03_third.ipynb").read_text()

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bench.course import chapters, guesses, translation
+from bench.course import chapters, guesses, outputs, translation
 from bench.course.exercises import text as sets
 from bench.course.figures import FIGURES, scripts
 from bench.files import PROJECT
@@ -46,6 +46,7 @@ def test_a_chapter_has_its_code_outside_of_the_translation():
         pictures = {translation.digest(block) for block in translation.blocks(text) if block.startswith("![")}
         assert in_cells | pictures == {*map(translation.digest, translation.blocks(text))} | pictures, path.name
         assert guesses.questions_of_text(text) == [asked for asked in guesses.questions(notebook).values() if asked]
+        assert outputs.alternative_texts(text) == [c.metadata["alt"] for c in notebook.cells if "alt" in c.metadata]
 
 
 # --- What is found --------------------------------------------------------------------------------------------------
