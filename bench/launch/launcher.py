@@ -130,12 +130,13 @@ class Launch:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        try:
-            self.leave(error)
-        finally:
-            for node in self.nodes:
-                node.close()
-            clean_up(self.dir, self.rendezvous)
+        with uninterrupted():  # a second Ctrl-C loses no record and leaves no temporary file
+            try:
+                self.leave(error)
+            finally:
+                for node in self.nodes:
+                    node.close()
+                clean_up(self.dir, self.rendezvous)
 
     def leave(self, error: BaseException | None) -> None:
         if self.survival and isinstance(error, RunFailed):
