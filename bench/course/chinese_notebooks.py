@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from bench.course import chapters, site, translation
-from bench.errors import UserError
+from bench.course.exercises.chinese import is_translated, select_translated
 from bench.files import PROJECT
 
 FOLDER = chapters.BUILD / translation.LANGUAGE
@@ -18,11 +18,9 @@ HEADING = re.compile(r"^#+ .+$", re.MULTILINE)
 
 def write_all(names: str | None) -> int:
     """Chapters with the outputs of their last execution, or else the committed ones. Returns 0."""
-    wanted = [path for path in chapters.chapters(names) if translation.page_of(path).chinese.exists()]
-    if not wanted:
-        raise UserError(f"NAME={names}: not translated: {translation.FOLDER} has the chapters in Chinese")
+    wanted = select_translated(chapters.select([*chapters.chapters(), *translation.only_chinese()], names, "chapter"))
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for path in [*wanted, *([] if names else translation.only_chinese())]:
+    for path in wanted:
         chapters.write(chapter(path, FOLDER), made := FOLDER / f"{path.stem}.ipynb")
         print(made.relative_to(PROJECT), flush=True)
     return 0
@@ -67,7 +65,7 @@ def move_links(source: str, path: Path, to: Path) -> str:
         file = (path.parent / target).resolve()
         english = file.with_suffix(".md")
         is_chapter = english.parent == chapters.TUTORIALS and english in chapters.chapters()
-        own = is_chapter and translation.page_of(english).chinese.exists()
+        own = is_chapter and is_translated(english)
         own = own or english in translation.only_chinese()
         place = f"{file.stem}.ipynb" if own else os.path.relpath(file, to).replace(os.sep, posixpath.sep)
         sign = "!" if match[0].startswith("!") else ""

@@ -10,7 +10,7 @@ import pytest
 from bench.course import chapters, chinese_notebooks, guesses, site, translation
 from bench.course.chapters import MOST_BYTES
 from bench.files import PROJECT
-from tests.runs import ROOT
+from tests.runs import ROOT, refuses
 
 pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
 
@@ -112,11 +112,14 @@ def test_the_code_is_in_the_projects_style():
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_chinese_notebooks_keep_code_and_outputs_and_their_links_work(tmp_path, monkeypatch):
+def test_chinese_notebooks_keep_code_and_outputs_and_their_links_work(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(chinese_notebooks, "FOLDER", tmp_path / "build" / "zh")
     monkeypatch.setattr(chapters, "BUILD", tmp_path / "build")
     monkeypatch.setattr(chinese_notebooks, "PROJECT", tmp_path)
-    assert chinese_notebooks.write_all("04,05") == 0
+    with refuses("EDITION=zh", "02_data_parallel"):
+        chinese_notebooks.write_all("02")
+    assert chinese_notebooks.write_all("04,05,02") == 0
+    assert "not translated: 02_data_parallel\n" in capsys.readouterr().out
     for path in chapters.chapters("04,05"):
         ours = chapters.read_notebook(chinese_notebooks.FOLDER / f"{path.stem}.ipynb")
         english = chapters.notebook_to_commit(path)
