@@ -13,28 +13,29 @@ from bench.course.exercises.chinese import is_translated, select_translated
 from bench.files import PROJECT
 
 FOLDER = chapters.BUILD / translation.LANGUAGE
-HEADING = re.compile(r"^#+ .+$", re.MULTILINE)
 
 
 def write_all(names: str | None) -> int:
     """Chapters with the outputs of their last execution, or else the committed ones. Returns 0."""
-    wanted = select_translated(chapters.select([*chapters.chapters(), *translation.only_chinese()], names, "chapter"))
+    texts = [*chapters.chapters(), *translation.only_chinese()]
+    linked = set(filter(is_translated, texts))
+    wanted = select_translated(chapters.select(texts, names, "chapter"))
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path in wanted:
-        chapters.write(chapter(path, FOLDER), made := FOLDER / f"{path.stem}.ipynb")
+        chapters.write(chapter(path, linked), made := FOLDER / f"{path.stem}.ipynb")
         print(made.relative_to(PROJECT), flush=True)
     return 0
 
 
-def chapter(path: Path, to: Path):
-    """A chapter's notebook, to be written to the folder ``to``."""
+def chapter(path: Path, linked: set[Path]):
+    """A chapter's notebook. linked: the texts that have a Chinese notebook."""
     notebook = chapters.notebook_of(path)
     if found := chapters.find_with_outputs(path):
         chapters.take_outputs(chapters.read_notebook(found), notebook)
-    texts = translation.texts_of(path) if path not in translation.only_chinese() else None
+    texts = translation.texts_of(path)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = move_links(translated(cell.source, texts), path, to)
+            cell.source = move_links(translated(cell.source, texts), path, linked)
     return notebook
 
 
@@ -49,25 +50,22 @@ def translated(source: str, texts: dict[str, str] | None) -> str:
         name = translation.digest(block)
         if name not in headings:
             return translation.mark_missing(block)
-        anchor = re.sub(r"[^\w\- ]", "", block.lstrip("# ").lower()).replace(" ", "-")
+        anchor = re.sub(r"[^\w\- ]", "", site.plain(block).lower()).replace(" ", "-")
         return f'<a id="{anchor}"></a>\n\n{texts[name]}'
 
     return translation.translate(source, anchored, mark)
 
 
-def move_links(source: str, path: Path, to: Path) -> str:
-    """Links to a translated chapter lead to its notebook in ``to``, others and pictures to the files of this clone."""
+def move_links(source: str, path: Path, linked: set[Path]) -> str:
+    """Links to a translated chapter lead to its notebook, others and pictures to the files of this clone."""
 
     def move(match: re.Match) -> str:
         target, hash_sign, anchor = match["target"].partition("#")
         if not target:
             return match[0]
         file = (path.parent / target).resolve()
-        english = file.with_suffix(".md")
-        is_chapter = english.parent == chapters.TUTORIALS and english in chapters.chapters()
-        own = is_chapter and is_translated(english)
-        own = own or english in translation.only_chinese()
-        place = f"{file.stem}.ipynb" if own else os.path.relpath(file, to).replace(os.sep, posixpath.sep)
+        is_here = file.with_suffix(".md") in linked
+        place = f"{file.stem}.ipynb" if is_here else os.path.relpath(file, FOLDER).replace(os.sep, posixpath.sep)
         sign = "!" if match[0].startswith("!") else ""
         return f"{sign}[{match['text']}]({place}{hash_sign}{anchor})"
 

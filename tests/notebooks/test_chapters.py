@@ -133,3 +133,10 @@ def test_chinese_notebooks_keep_code_and_outputs_and_their_links_work(tmp_path, 
         files = [target.partition("#")[0] for target in found if target and not re.match(r"[a-z]+:|#", target)]
         built = {f"{page.english.stem}.ipynb" for page in translation.pages()}
         assert files and not [f for f in files if f not in built and not (chinese_notebooks.FOLDER / f).exists()]
+
+
+def test_a_translated_heading_keeps_the_english_anchor():
+    """Of its first line, without the target of a link."""
+    heading = "## The `loss` of [a page](page.md)\nand a line"
+    texts = {translation.digest(heading): "## 损失"}
+    assert chinese_notebooks.translated(heading, texts) == '<a id="the-loss-of-a-page"></a>\n\n## 损失'
