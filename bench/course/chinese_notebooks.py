@@ -15,15 +15,19 @@ from bench.files import PROJECT
 FOLDER = chapters.BUILD / translation.LANGUAGE
 
 
-def write_all(names: str | None) -> int:
-    """Chapters with the outputs of their last execution, or else the committed ones. Returns 0."""
+def write_all(names: str | None, keep: bool = False) -> int:
+    """Chapters with the outputs of their last execution, or else the committed ones. keep: existing notebooks stay.
+    Returns 0.
+    """
     texts = [*chapters.chapters(), *translation.only_chinese()]
     linked = set(filter(is_translated, texts))
     wanted = select_translated(chapters.select(texts, names, "chapter"))
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path in wanted:
-        chapters.write(chapter(path, linked), made := FOLDER / f"{path.stem}.ipynb")
-        print(made.relative_to(PROJECT), flush=True)
+        made = FOLDER / f"{path.stem}.ipynb"
+        if not (keep and made.exists()):
+            chapters.write(chapter(path, linked), made)
+            print(made.relative_to(PROJECT), flush=True)
     return 0
 
 

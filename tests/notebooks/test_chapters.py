@@ -120,6 +120,9 @@ def test_chinese_notebooks_keep_code_and_outputs_and_their_links_work(tmp_path, 
         chinese_notebooks.write_all("02")
     assert chinese_notebooks.write_all("04,05,02") == 0
     assert "not translated: 02_data_parallel\n" in capsys.readouterr().out
+    (edited := chinese_notebooks.FOLDER / "04_ddp.ipynb").write_text("a reader's answers")
+    assert chinese_notebooks.write_all("04", keep=True) == 0 and edited.read_text() == "a reader's answers"
+    assert chinese_notebooks.write_all("04") == 0
     for path in chapters.chapters("04,05"):
         ours = chapters.read_notebook(chinese_notebooks.FOLDER / f"{path.stem}.ipynb")
         english = chapters.notebook_to_commit(path)
