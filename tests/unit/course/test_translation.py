@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bench.course import chapters, guesses, translation
+from bench.course import chapters, guesses, outputs, translation
 from bench.course.exercises import text as sets
 from bench.course.figures import FIGURES, scripts
 from bench.files import PROJECT
@@ -46,6 +46,7 @@ def test_a_chapter_has_its_code_outside_of_the_translation():
         pictures = {translation.digest(block) for block in translation.blocks(text) if block.startswith("![")}
         assert in_cells | pictures == {*map(translation.digest, translation.blocks(text))} | pictures, path.name
         assert guesses.questions_of_text(text) == [asked for asked in guesses.questions(notebook).values() if asked]
+        assert outputs.alternative_texts(text) == [c.metadata["alt"] for c in notebook.cells if "alt" in c.metadata]
 
 
 # --- What is found --------------------------------------------------------------------------------------------------
@@ -87,6 +88,44 @@ def test_missing_outdated_and_acknowledged_blocks_are_listed(page):
     assert re.findall(rf'(.*)\n\n<p class="untranslated-heading">{translation.NOTE}', shown) == ["# Two"]
 
 
+@pytest.mark.parametrize("text", ["", "# 标题\n"])
+def test_every_block_of_a_page_without_a_mark_is_missing(page, text):
+    page.chinese.write_text(text)
+    assert page.texts == {} and page.missing == [*page.blocks.values()] != []
+
+
+def test_a_mark_may_have_a_space_at_its_end(page):
+    page.chinese.write_text(page.chinese.read_text().replace(" -->", " --> "))
+    assert page.missing == [] and len(page.texts) == len(page.blocks)
+
+
+def test_a_translation_without_its_english_page_is_a_problem(page, monkeypatch):
+    """But a page without marks is one that only this edition has."""
+    folder = page.english.parent
+    for name, place in (("PROJECT", folder), ("TUTORIALS", folder), ("FOLDER", folder / "zh")):
+        monkeypatch.setattr(translation, name, place)
+    found = translation.find_page("zh/page.md")
+    assert found == page and translation.problems(found) == []
+    page.english.unlink()
+    (line,) = translation.problems(found)
+    assert line.startswith("zh/page.md: page.md does not exist")
+    page.chinese.write_text("# 只有中文\n")
+    assert translation.problems(found) == []
+
+
+def test_the_list_takes_english_and_chinese_pages(capsys):
+    """A page that does not exist is an error, not a page without problems."""
+    for name in ("tutorials/04_ddp.md", "tutorials/zh/04_ddp.md", "README.zh.md", "tutorials/zh/left_out.md"):
+        assert translation.main([name]) == 0
+    assert translation.main(["tutorials/02_data_parallel.md"]) == 1, "not translated"
+    assert translation.main(["--blocks", "tutorials/zh/04_ddp.md"]) == 0
+    capsys.readouterr()
+    for words in (["nonsense"], ["--blocks", "nonsense"]):
+        assert translation.main(words) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1 and "nonsense" in err
+
+
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [("`dp`", "dp", "code"), ("a.md", "b.md", "link"), ("12", "13", "numbers"), ("$n$", "n", "formula"),
@@ -121,9 +160,8 @@ def test_a_term_has_its_english_at_its_first_use(tmp_path, text, found):
 
 def test_a_phrase_keeps_its_values():
     for english, ours in translation.phrases().items():
-        places = re.findall(r"\{(\d?)\}", ours)
-        assert len(places) == len(set(places)) if any(places) else len(places) <= english.count("{}"), english
-        assert "{}" not in english or len(places) >= 1, english
+        places, values = re.findall(r"\{(\d?)\}", ours), english.count("{}")
+        assert sorted(places) in ([""] * values, [str(place) for place in range(values)]), english
 
 
 NAMES = """rank epoch batch worker token ms GB MB kB TB Gbit MiB DDP FSDP HSDP ZeRO DistributedSampler drop_last shuffle

@@ -76,6 +76,7 @@ WITHOUT = {
     "cluster/make.py": "the first process of a PID namespace: its end is the end of all others",
     "launch/engines/horovod_elastic.py": "a launcher, within a node's tree",
     "launch/engines/horovod_ranks.py": "a launcher, within a node's tree",
+    "course/node_ranks.py": "ranks on the nodes of a cluster, which end with its first process",
     "course/start.py": "forks ranks, within a node's tree",
     "cli/notebooks.py": "what was started with nohup in its terminals stays",
     "config/hosts.py": "scontrol, which starts nothing, with a limit",
