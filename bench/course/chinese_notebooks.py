@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 from bench.course import chapters, site, translation
-from bench.course.exercises.chinese import is_translated, select_translated
 from bench.files import PROJECT
 
 FOLDER = chapters.BUILD / translation.LANGUAGE
@@ -19,9 +18,8 @@ def write_all(names: str | None, keep: bool = False) -> int:
     """Chapters with the outputs of their last execution, or else the committed ones. keep: existing notebooks stay.
     Returns 0.
     """
-    texts = [*chapters.chapters(), *translation.only_chinese()]
-    linked = set(filter(is_translated, texts))
-    wanted = select_translated(chapters.select(texts, names, "chapter"))
+    linked = set(filter(translation.is_translated, chapters.with_own_chapters()))
+    wanted = translation.select_translated(chapters.with_own_chapters(names))
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path in wanted:
         made = FOLDER / f"{path.stem}.ipynb"
@@ -36,7 +34,7 @@ def chapter(path: Path, linked: set[Path]):
     notebook = chapters.notebook_of(path)
     if found := chapters.find_with_outputs(path):
         chapters.take_outputs(chapters.read_notebook(found), notebook)
-    texts = translation.texts_of(path)
+    texts = translation.read_translation(path)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = move_links(translated(cell.source, texts), path, linked)

@@ -134,7 +134,7 @@ def test_chinese_notebooks_keep_code_and_outputs_and_their_links_work(tmp_path, 
             match["target"] for source in texts for form in (site.LINK, site.PICTURE) for match in form.finditer(source)
         ]
         files = [target.partition("#")[0] for target in found if target and not re.match(r"[a-z]+:|#", target)]
-        made = [path for path in chapters.chapters() if translation.page_of(path).chinese.exists()]
+        made = [path for path in chapters.chapters() if translation.Page.of(path).chinese.exists()]
         built = {f"{path.stem}.ipynb" for path in [*made, *translation.own_chapters()]}
         assert files and not [f for f in files if f not in built and not (chinese_notebooks.FOLDER / f).exists()]
 

@@ -44,7 +44,7 @@ def run(names: str | None, folder: str | None, out: str | None, edition: str = "
     """edition: "zh" for Chinese copies. The copies of sets without a translation are in English."""
     paths = text.sets(names, folder)
     if edition == translation.LANGUAGE:
-        chinese.select_translated(paths)
+        translation.select_translated(paths)
     problem_sets = [text.read(path) for path in paths]
     nbgrading.required()
     to = Path(out) if out else RELEASE
