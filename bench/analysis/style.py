@@ -171,8 +171,9 @@ def provenance_lines(suite, n: str | None = None) -> list[str]:
         n += ", each with its own seed" if suite.seeded and suite.n > 1 else ""
         n += f" ({words.sequence(suite.looks, suite.first.config.label.limit_minutes)})" if suite.looks else ""
     most = max(suite.records, key=lambda record: record.config.num_devices)
+    emulating = max(suite.records, key=lambda record: (record.config.num_devices, not record.mode.one_process))
     work = " or ".join(dict.fromkeys(map(workload, suite.records)))
-    return [machine_line(most), f"{stand_in(most)}; {n}; {work}"]
+    return [machine_line(most), f"{stand_in(emulating)}; {n}; {work}"]
 
 
 def number(value: float) -> str:

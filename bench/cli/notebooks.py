@@ -26,6 +26,10 @@ def open_lab(args) -> int:
     from bench.course.shell import own_paths
 
     chapters.required("jupyterlab")
+    if args.edition == "zh":
+        from bench.course import chinese_notebooks
+
+        chinese_notebooks.write_all(None, keep=True)  # people work in them
     # Not in our process tree: a program started with nohup in one of its terminals must survive it.
     return subprocess.run(words_of(args), env={**os.environ, **own_paths()}).returncode
 
@@ -34,9 +38,13 @@ def words_of(args) -> list[str]:
     """JupyterLab's command line. Arguments after -- are passed on."""
     import sys
 
+    from bench.course import chapters
     from bench.files import PROJECT
 
-    words = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(PROJECT / "tutorials")]
+    root, page = PROJECT / "tutorials", []
+    if args.edition == "zh":  # the root is the clone, because links lead to its files
+        root, page = PROJECT, [f"--LabApp.default_url=/lab/tree/{(chapters.BUILD / 'zh').relative_to(PROJECT)}"]
+    words = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(root), *page]
     words += [f"--port={args.port}"] if args.port else []
     words += [f"--ip={args.ip}"] if args.ip else []
     words += ["--no-browser"] if args.browser is False else []
@@ -49,6 +57,7 @@ OPEN = Command(
         "--browser": SWITCH | {"help": "open a browser; 0 on a server [1]"},
         "--ip": {"help": "address to listen on; 0.0.0.0 for other machines [localhost]"},
         "--port": {"help": "port [8888, or the next free one]", "read": whole_number(1, 65535)},
+        **EDITION,
     }, note="Other options of JupyterLab follow --: make jupyter ARGS='-- --debug'",
 )  # fmt: skip
 COMMAND = Command(

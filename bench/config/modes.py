@@ -45,8 +45,8 @@ class ModeInfo:
     )
 
 
-def emulated(mode: str, devices: int) -> str:
-    """How a run on a CPU emulates its devices, as in "2 CPU processes emulate 2 devices"."""
+def describe_emulation(mode: str, devices: int) -> str:
+    """As in "2 CPU processes emulate 2 devices"."""
     each = f"{devices} threads of one CPU process" if MODES[mode].one_process else f"{devices} CPU processes"
     return f"{each} emulate {devices} devices"
 

@@ -9,34 +9,35 @@ import re
 from pathlib import Path
 
 from bench.course import chapters, site, translation
-from bench.errors import UserError
 from bench.files import PROJECT
 
 FOLDER = chapters.BUILD / translation.LANGUAGE
-HEADING = re.compile(r"^#+ .+$", re.MULTILINE)
 
 
-def write_all(names: str | None) -> int:
-    """Chapters with the outputs of their last execution, or else the committed ones. Returns 0."""
-    wanted = [path for path in chapters.chapters(names) if translation.page_of(path).chinese.exists()]
-    if not wanted:
-        raise UserError(f"NAME={names}: not translated: {translation.FOLDER} has the chapters in Chinese")
+def write_all(names: str | None, keep: bool = False) -> int:
+    """Chapters with the outputs of their last execution, or else the committed ones. keep: existing notebooks stay.
+    Returns 0.
+    """
+    linked = set(filter(translation.is_translated, chapters.with_own_chapters()))
+    wanted = translation.select_translated(chapters.with_own_chapters(names))
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for path in [*wanted, *([] if names else translation.only_chinese())]:
-        chapters.write(chapter(path, FOLDER), made := FOLDER / f"{path.stem}.ipynb")
-        print(made.relative_to(PROJECT), flush=True)
+    for path in wanted:
+        made = FOLDER / f"{path.stem}.ipynb"
+        if not (keep and made.exists()):
+            chapters.write(chapter(path, linked), made)
+            print(made.relative_to(PROJECT), flush=True)
     return 0
 
 
-def chapter(path: Path, to: Path):
-    """A chapter's notebook, to be written to the folder ``to``."""
+def chapter(path: Path, linked: set[Path]):
+    """A chapter's notebook. linked: the texts that have a Chinese notebook."""
     notebook = chapters.notebook_of(path)
     if found := chapters.find_with_outputs(path):
         chapters.take_outputs(chapters.read_notebook(found), notebook)
-    texts = translation.texts_of(path) if path not in translation.only_chinese() else None
+    texts = translation.read_translation(path)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = move_links(translated(cell.source, texts), path, to)
+            cell.source = move_links(translated(cell.source, texts), path, linked)
     return notebook
 
 
@@ -51,25 +52,22 @@ def translated(source: str, texts: dict[str, str] | None) -> str:
         name = translation.digest(block)
         if name not in headings:
             return translation.mark_missing(block)
-        anchor = re.sub(r"[^\w\- ]", "", block.lstrip("# ").lower()).replace(" ", "-")
+        anchor = re.sub(r"[^\w\- ]", "", site.plain(block).lower()).replace(" ", "-")
         return f'<a id="{anchor}"></a>\n\n{texts[name]}'
 
     return translation.translate(source, anchored, mark)
 
 
-def move_links(source: str, path: Path, to: Path) -> str:
-    """Links to a translated chapter lead to its notebook in ``to``, others and pictures to the files of this clone."""
+def move_links(source: str, path: Path, linked: set[Path]) -> str:
+    """Links to a translated chapter lead to its notebook, others and pictures to the files of this clone."""
 
     def move(match: re.Match) -> str:
         target, hash_sign, anchor = match["target"].partition("#")
         if not target:
             return match[0]
         file = (path.parent / target).resolve()
-        english = file.with_suffix(".md")
-        is_chapter = english.parent == chapters.TUTORIALS and english in chapters.chapters()
-        own = is_chapter and translation.page_of(english).chinese.exists()
-        own = own or english in translation.only_chinese()
-        place = f"{file.stem}.ipynb" if own else os.path.relpath(file, to).replace(os.sep, posixpath.sep)
+        is_here = file.with_suffix(".md") in linked
+        place = f"{file.stem}.ipynb" if is_here else os.path.relpath(file, FOLDER).replace(os.sep, posixpath.sep)
         sign = "!" if match[0].startswith("!") else ""
         return f"{sign}[{match['text']}]({place}{hash_sign}{anchor})"
 

@@ -41,10 +41,10 @@ def questions(notebook) -> dict[str, str]:
     return asked
 
 
-def questions_of_text(text: str) -> list[str]:
+def find_questions(text: str) -> list[str]:
     """The questions of the guesses in a chapter's text.
 
-    >>> questions_of_text("## A prediction\\n\\n```python\\nguess = None  # your number: MB\\n```\\n\\n## Then\\n")
+    >>> find_questions("## A prediction\\n\\n```python\\nguess = None  # your number: MB\\n```\\n\\n## Then\\n")
     ['MB']
     """
     asked, inside = [], False

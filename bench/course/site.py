@@ -62,14 +62,14 @@ class Edition:
     def say(self, phrase: str) -> str:
         return translation.phrase(phrase) if self.chinese else phrase
 
-    def texts_of(self, path: Path) -> dict[str, str]:
+    def read_translation(self, path: Path) -> dict[str, str]:
         """Hash of an English block -> its translation."""
-        return (translation.texts_of(path) or {}) if self.chinese else {}
+        return (translation.read_translation(path) or {}) if self.chinese else {}
 
     def translate(self, text: str, path: Path) -> str:
         if not self.chinese or self.is_own(path):
             return text
-        return translation.translate(text, self.texts_of(path), translation.mark_missing)
+        return translation.translate(text, self.read_translation(path), translation.mark_missing)
 
     def is_own(self, path: Path) -> bool:
         """Whether a page exists only in Chinese."""
@@ -139,9 +139,9 @@ def editions(tutorials: Path) -> list[Edition]:
         "exercises/README.md": "exercises/index.md",
         "exercises": "exercises/index.md",
     }
-    if not translation.page_of(start).chinese.exists():
+    if not translation.is_translated(start):
         return [Edition(tutorials, *lists, every, {})]
-    translated = [[path for path in each if translation.page_of(path).chinese.exists()] for each in lists]
+    translated = [[path for path in each if translation.is_translated(path)] for each in lists]
     translated[0] += (own := translation.own_chapters(tutorials))
     translated[3] += [path for path in translation.only_chinese(tutorials) if path not in own]
     known = site_pages(tutorials, *translated)
@@ -216,7 +216,7 @@ def links_to_other(edition: Edition) -> dict:
 
 def headings(path: Path, edition: Edition) -> dict[str, list[str]]:
     """Translated heading -> English headings with this translation, in the order of the page, without markup."""
-    texts, found = edition.texts_of(path), {}
+    texts, found = edition.read_translation(path), {}
     for block in [] if edition.is_own(path) else translation.blocks(path.read_text()):
         ours = texts.get(translation.digest(block), "")
         if re.match("#{1,3} ", block) and ours.startswith("#"):
@@ -229,8 +229,8 @@ def plain(heading: str) -> str:
 
 
 def read_chapter(path: Path, executed: Path, edition: Edition) -> Chapter:
-    notebook, texts, say = chapters.notebook_of(path), edition.texts_of(path), edition.say  # newer than the outputs
-    chapters.take_outputs(chapters.read_notebook(executed), notebook)
+    notebook, texts, say = chapters.notebook_of(path), edition.read_translation(path), edition.say
+    chapters.take_outputs(chapters.read_notebook(executed), notebook)  # its text may be older
     asking = {cell.id for cell in guesses.cells_of_section(notebook)}
     asked = guesses.questions(notebook)
     for cell in notebook.cells:
@@ -251,7 +251,7 @@ def chapter_page(chapter: Chapter, path: Path, edition: Edition):
         if cell.cell_type == "markdown":
             cell.source = figures.embed(cell.source)
     add_guess_boxes(page, path.stem, chapter, say)
-    texts = edition.texts_of(path)
+    texts = edition.read_translation(path)
     for cell in page.cells:
         if alt := cell.metadata.get("alt"):
             cell.metadata["alt"] = texts.get(translation.digest(alt), alt)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.course.guesses import questions_of_text
+from bench.course.guesses import find_questions
 from bench.course.outputs import alternative_texts
 from bench.errors import UserError
 from bench.files import PROJECT
@@ -53,11 +53,20 @@ class Page:
     english: Path
     chinese: Path
 
+    @classmethod
+    def of(cls, english: Path) -> "Page":
+        """tutorials/manual/options.md -> with tutorials/zh/manual/options.md, which may not exist."""
+        folder = english.parent
+        if english == PROJECT / "README.md":
+            return cls(english, PROJECT / f"README.{LANGUAGE}.md")
+        inside = (folder.parent / LANGUAGE / folder.name) if folder.name in PARTS else folder / LANGUAGE
+        return cls(english, inside / english.name)
+
     @property
     def blocks(self) -> dict[str, str]:
         """Hash -> English block, in the order of the page; the guesses and the alternative texts are last."""
         text = read(self.english)
-        found = (*blocks(text), *questions_of_text(text), *alternative_texts(text))
+        found = (*blocks(text), *find_questions(text), *alternative_texts(text))
         return {digest(block): block for block in found}
 
     @property
@@ -86,36 +95,42 @@ class Page:
         return [block for name, block in self.blocks.items() if self.marks.get(name)]
 
 
-def page_of(english: Path) -> Page:
-    """tutorials/manual/options.md -> with tutorials/zh/manual/options.md, which may not exist."""
-    folder = english.parent
-    if english == PROJECT / "README.md":
-        return Page(english, PROJECT / f"README.{LANGUAGE}.md")
-    inside = (folder.parent / LANGUAGE / folder.name) if folder.name in PARTS else folder / LANGUAGE
-    return Page(english, inside / english.name)
-
-
 def find_page(name: Path | str) -> Page:
     """By the path of the English or of the Chinese page."""
     path = PROJECT / name
     if FOLDER in path.parents:
         page = Page(TUTORIALS / path.relative_to(FOLDER), path)
     else:
-        page = page_of(PROJECT / "README.md" if path == PROJECT / f"README.{LANGUAGE}.md" else path)
+        page = Page.of(PROJECT / "README.md" if path == PROJECT / f"README.{LANGUAGE}.md" else path)
     if not page.english.is_file() and not page.chinese.is_file():
         raise UserError(f"{name} is not a page: give an English or a Chinese one, e.g. tutorials/04_ddp.md")
     return page
 
 
-def texts_of(english: Path) -> dict[str, str] | None:
+def read_translation(english: Path) -> dict[str, str] | None:
     """The translation of a page; None if it has none."""
-    page = page_of(english)
+    page = Page.of(english)
     return page.texts if page.chinese.exists() else None
+
+
+def select_translated(paths: list[Path]) -> list[Path]:
+    """Print the names of the others in one line. Raises UserError if none is translated."""
+    found = [path for path in paths if is_translated(path)]
+    if others := ", ".join(path.stem for path in paths if path not in found):
+        if not found:
+            raise UserError(f"EDITION={LANGUAGE}: not translated: {others}: use EDITION=en")
+        print(f"not translated: {others}", flush=True)
+    return found
+
+
+def is_translated(path: Path) -> bool:
+    """Also true for a page that exists only in Chinese."""
+    return FOLDER in path.parents or Page.of(path).chinese.exists()
 
 
 def pages(tutorials: Path = TUTORIALS) -> list[Page]:
     """Every page with a translation."""
-    found = [page_of(PROJECT / "README.md")] if tutorials == TUTORIALS else []
+    found = [Page.of(PROJECT / "README.md")] if tutorials == TUTORIALS else []
     for path in sorted((tutorials / LANGUAGE).rglob("*.md")):
         english = tutorials / path.relative_to(tutorials / LANGUAGE)
         if english.exists():

@@ -6,7 +6,7 @@ from collections import Counter
 
 from bench import formulas
 from bench.config.fields import option_value
-from bench.config.modes import MODES
+from bench.config.modes import MODES, describe_emulation
 from bench.config.options import PROGRAM, UNSET, WORK, names
 from bench.config.peak_flops import peak_of
 from bench.config.sections import AVERAGES, Data, Model
@@ -93,7 +93,7 @@ def stand_in(record: Record) -> str:
         return f"GPU: {len(used) or most}× {' and '.join(dict.fromkeys(used)) or 'name not recorded'}"
     if most == 1:
         return "CPU: no GPU is used"
-    return f"CPU: no GPU is used, {most} CPU processes emulate {most} devices"
+    return f"CPU: no GPU is used, {describe_emulation(record.config.mode, most)}"
 
 
 def workload(record: Record) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench import files, mistakes
 from bench.config.command_line import make_command
-from bench.config.modes import MODES, emulated
+from bench.config.modes import MODES, describe_emulation
 from bench.config.options import RunConfig, to_dict
 from bench.config.workloads import workload_of
 from bench.errors import as_unicode, shortened
@@ -215,7 +215,7 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
     notes = [mistakes.MISTAKES[config.mistake].warning] if config.mistake != "none" else []
     notes += ([label] if label else []) + parts[0].get("notes", [])
     if config.device == "cpu" and config.num_devices > 1:
-        notes.append(f"no GPU is used: {emulated(config.mode, config.num_devices)}")
+        notes.append(f"no GPU is used: {describe_emulation(config.mode, config.num_devices)}")
     if config.label.batch_search:
         tries = len(json.loads(config.label.batch_search))
         notes.append(f"BATCH={config.per_device_batch} is the largest that fits: BATCH=max, {tries} short runs")

@@ -92,7 +92,7 @@ def memory_frame(records: list[Record]):
     return typed(rows, [*LABELS, "mode", *kinds], kinds)
 
 
-def row(record: Mapping) -> dict:
+def row(record: Record) -> dict:
     config = record["config"]
     found = head(record) | {name: config.get(name) for name in OPTIONS}
     found |= {column: at(record, path) for column, (path, _) in COLUMNS.items()}

@@ -41,7 +41,7 @@ def draw(panels: list[Panel]):
 
 
 def draw_panel(axes, panel: Panel, groups: list[Group], names: dict) -> None:
-    kind = "CPU, no GPU used: N CPU processes emulate N devices" if panel.device == "cpu" else "GPU"
+    kind = "CPU, no GPU used: N CPU processes, or threads in dp, emulate N devices" if panel.device == "cpu" else "GPU"
     title = [*style.wrapped(kind, style.SMALL), *style.wrapped(panel.workload, style.SMALL)]
     for y, group in enumerate(groups):
         look = group.first.mode.look

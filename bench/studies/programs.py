@@ -41,7 +41,9 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
     said = [
         *device_notes(asked),
         where(config) if config.hosts else "",
-        "No GPU is used: CPU processes emulate devices; memory is host memory." if config.device == "cpu" else "",
+        "No GPU is used: CPU processes, or threads in dp, emulate devices; memory is host memory."
+        if config.device == "cpu"
+        else "",
         f"{work(config)}, {config.per_device_batch} {workload_of(config).batched} per device, {steps}, "
         f"{config.precision}, seed {config.seed}",
         gpu_defaults.sentence(config),

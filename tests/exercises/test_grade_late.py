@@ -1,10 +1,15 @@
 """Notebooks that do not end by themselves, and those that reach for what is not theirs: what each costs its student,
 and that nothing of it is left. nbgrader and the kernels are fresh processes here."""
 
+import os
+import shutil
+import subprocess
+import sys
+
 import psutil
 import pytest
 
-from bench.course.exercises import grade, nbgrading
+from bench.course.exercises import closed, grade, nbgrading
 from tests.exercises.conftest import edited
 from tests.runs import refuses
 
@@ -74,6 +79,31 @@ def test_solutions_and_points_are_closed_to_answers(sample, solved, prepared):
     assert found.tasks == {1: 0, 2: 0, 3: 1}
     assert found.feedback.count("PermissionError") >= 2
     assert found.feedback.count("x" * 1000) <= 2_000
+
+
+STARTS = """
+import os, shlex, subprocess
+value = os.environ["BENCH_CLOSED"]
+subprocess.run(["env", f"BENCH_CLOSED={value}", "true"], check=True)
+subprocess.run(f"env BENCH_CLOSED={shlex.quote(value)} true", shell=True, check=True)  # as horovodrun starts its ranks
+for start, command in (
+    (os.system, f"ls {shlex.quote(value)}"),
+    (subprocess.run, ["ls", value]),
+    (subprocess.run, [b"ls", os.fsencode(value)]),
+):
+    try:
+        start(command)
+    except PermissionError:
+        print("refused")
+"""
+
+
+@pytest.mark.parametrize("name", ["sets", "my sets", "用户"])
+def test_a_command_may_pass_on_the_closed_paths_but_not_open_them(name, tmp_path):
+    shutil.copy(closed.__file__, tmp_path / "sitecustomize.py")
+    variables = {"PYTHONPATH": str(tmp_path), closed.VARIABLE: str(tmp_path / name)}
+    done = subprocess.run([sys.executable, "-c", STARTS], env=os.environ | variables, capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("refused\n" * 3, "", 0)
 
 
 CHANGES = {

@@ -53,16 +53,23 @@ def test_rubrics_and_solutions_are_the_teachers_and_objectives_the_students(hand
             release.check(sample, leaking)
 
 
-def test_a_release_in_chinese(tmp_path, blank, monkeypatch):
-    """The translation of a teacher's own set lies in the folder ``zh`` beside it."""
-    monkeypatch.setattr(nbgrading, "make_release", lambda problem_sets: nbgrading.Course({"00_sample": blank}, b""))
+def test_a_release_in_chinese(tmp_path, blank, monkeypatch, capsys):
+    """The translation of a teacher's own set lies in the folder ``zh`` beside it. Sets without one are named."""
+    monkeypatch.setattr(
+        nbgrading, "make_release", lambda problem_sets: nbgrading.Course({p.name: blank for p in problem_sets}, b"")
+    )
     monkeypatch.setattr(release, "build_wheel", lambda to: "data_parallel_bench.whl")
     shutil.copytree(SAMPLE, sets := tmp_path / "sets")
+    with refuses("EDITION=zh", "00_sample"):
+        release.run(None, str(sets), str(tmp_path / "out"), edition="zh")
+    shutil.copy(sets / "00_sample.md", sets / "01_english.md")
     title = json.loads(blank)["cells"][0]["source"]
     title = "".join(title).partition("\n")[0]
     (sets / "zh").mkdir()
     (sets / "zh" / "00_sample.md").write_text(f"<!-- en {translation.digest(title)} -->\n# 样例\n")
     assert release.run(None, str(sets), str(tmp_path / "out"), edition="zh") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not translated")]
+    assert "01_english" in line and "00_sample" not in line
     copy = (tmp_path / "out" / "00_sample" / "00_sample.ipynb").read_text()
     assert "# 样例" in copy and title not in copy and translation.NOTE in copy
     assert (tmp_path / "out" / "README.md").read_text().startswith("# 习题集")

@@ -10,7 +10,7 @@ import pytest
 from bench.course import chapters, chinese_notebooks, guesses, site, translation
 from bench.course.chapters import MOST_BYTES
 from bench.files import PROJECT
-from tests.runs import ROOT
+from tests.runs import ROOT, refuses
 
 pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
 
@@ -112,11 +112,17 @@ def test_the_code_is_in_the_projects_style():
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_chinese_notebooks_keep_code_and_outputs_and_their_links_work(tmp_path, monkeypatch):
+def test_chinese_notebooks_keep_code_and_outputs_and_their_links_work(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(chinese_notebooks, "FOLDER", tmp_path / "build" / "zh")
     monkeypatch.setattr(chapters, "BUILD", tmp_path / "build")
     monkeypatch.setattr(chinese_notebooks, "PROJECT", tmp_path)
-    assert chinese_notebooks.write_all("04,05") == 0
+    with refuses("EDITION=zh", "02_data_parallel"):
+        chinese_notebooks.write_all("02")
+    assert chinese_notebooks.write_all("04,05,02") == 0
+    assert "not translated: 02_data_parallel\n" in capsys.readouterr().out
+    (edited := chinese_notebooks.FOLDER / "04_ddp.ipynb").write_text("a reader's answers")
+    assert chinese_notebooks.write_all("04", keep=True) == 0 and edited.read_text() == "a reader's answers"
+    assert chinese_notebooks.write_all("04") == 0
     for path in chapters.chapters("04,05"):
         ours = chapters.read_notebook(chinese_notebooks.FOLDER / f"{path.stem}.ipynb")
         english = chapters.notebook_to_commit(path)
@@ -128,6 +134,13 @@ def test_chinese_notebooks_keep_code_and_outputs_and_their_links_work(tmp_path, 
             match["target"] for source in texts for form in (site.LINK, site.PICTURE) for match in form.finditer(source)
         ]
         files = [target.partition("#")[0] for target in found if target and not re.match(r"[a-z]+:|#", target)]
-        made = [path for path in chapters.chapters() if translation.page_of(path).chinese.exists()]
+        made = [path for path in chapters.chapters() if translation.Page.of(path).chinese.exists()]
         built = {f"{path.stem}.ipynb" for path in [*made, *translation.own_chapters()]}
         assert files and not [f for f in files if f not in built and not (chinese_notebooks.FOLDER / f).exists()]
+
+
+def test_a_translated_heading_keeps_the_english_anchor():
+    """Of its first line, without the target of a link."""
+    heading = "## The `loss` of [a page](page.md)\nand a line"
+    texts = {translation.digest(heading): "## 损失"}
+    assert chinese_notebooks.translated(heading, texts) == '<a id="the-loss-of-a-page"></a>\n\n## 损失'

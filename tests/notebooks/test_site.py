@@ -165,7 +165,7 @@ def texts(tmp_path_factory):
     (folder / "zh" / "sub").mkdir()
     (folder / "zh" / "sub" / "more.md").write_text("# 更多\n\n回到[课程](../../README.md)。\n")
     for name in ("README.md", "01_first.md", "03_third.md"):
-        page = translation.page_of(folder / name)
+        page = translation.Page.of(folder / name)
         blocks = [f"<!-- en {key} -->\n{CHINESE[block]}\n" for key, block in page.blocks.items() if block in CHINESE]
         page.chinese.write_text("\n".join(blocks))
     return folder

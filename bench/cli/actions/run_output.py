@@ -10,7 +10,7 @@ from bench.cli.actions.check_records import print_findings
 from bench.cli.base import warn
 from bench.config import gpu_defaults
 from bench.config.hosts import where
-from bench.config.modes import emulated
+from bench.config.modes import describe_emulation
 from bench.config.options import RunConfig
 from bench.config.workloads import work, workload_of
 from bench.errors import BenchError
@@ -33,7 +33,7 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
     if config.hosts:
         console.print(where(config))
     if config.device == "cpu" and config.num_devices > 1:
-        console.print(f"No GPU is used: {emulated(config.mode, config.num_devices)}; memory is host memory.")
+        console.print(f"No GPU is used: {describe_emulation(config.mode, config.num_devices)}; memory is host memory.")
     epochs = f"{config.epochs} epoch{'s' * (config.epochs > 1)}"
     steps = epochs if config.epochs else f"{config.warmup_steps} warm-up + {config.timed_steps} timed steps"
     steps = "validation only" if config.evaluate else steps

@@ -11,7 +11,7 @@ INTRODUCTION = "start-text-2"  # ends the id of the cell that is made from a tem
 
 def problem_set(path: Path, released: str, minutes: int | None) -> str:
     """The students' copy of a set in Chinese. released: the English one. Without a translation it stays as it is."""
-    if (texts := translation.texts_of(path)) is None:
+    if (texts := translation.read_translation(path)) is None:
         return released
     notebook = json.loads(released)
     for cell in notebook["cells"]:

@@ -6,7 +6,9 @@ project. It blocks only easy access; it is not a sandbox: other programs that an
 """
 
 import os
+import shlex
 import sys
+from collections.abc import Iterator
 
 VARIABLE = "BENCH_CLOSED"  # in the environment: the closed files and folders
 OPENING = {"open", "os.listdir", "os.scandir", "os.link", "os.symlink", "os.rename", "os.remove", "shutil.copyfile",
@@ -17,7 +19,8 @@ STARTING = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.sp
 
 def close(paths: list[str]) -> None:
     """Refuse to open anything below these paths, or to pass them to a command."""
-    own = f"{VARIABLE}={os.pathsep.join(paths)}"  # no secret: horovodrun passes the environment on a command line
+    value = os.pathsep.join(paths)
+    own = {f"{VARIABLE}={form}" for form in (value, shlex.quote(value))}  # horovodrun passes it on a command line
     paths = [os.path.realpath(path) for path in paths]
 
     def refuse(event: str, given: tuple) -> None:
@@ -27,10 +30,23 @@ def close(paths: list[str]) -> None:
                     where = os.path.realpath(os.fsdecode(place)) + os.sep
                     if any(where.startswith(path + os.sep) for path in paths):
                         raise PermissionError("answers may not look at solutions, hidden tests and points")
-        elif event in STARTING and any(path in repr(given[:2]).replace(own, "") for path in paths):
-            raise PermissionError("answers may not look at solutions, hidden tests and points")
+        elif event in STARTING:
+            for word in words(given[:2]):
+                for form in own:
+                    word = word.replace(form, "")
+                if any(path in word for path in paths):
+                    raise PermissionError("answers may not look at solutions, hidden tests and points")
 
     sys.addaudithook(refuse)
+
+
+def words(given) -> Iterator[str]:
+    """The texts of a command, which may be nested in lists."""
+    if isinstance(given, str | bytes | os.PathLike):
+        yield os.fsdecode(given)
+    elif isinstance(given, list | tuple):
+        for each in given:
+            yield from words(each)
 
 
 if __name__ == "sitecustomize" and os.environ.get(VARIABLE):

@@ -41,8 +41,11 @@ PYTEST_INI = "[pytest]\naddopts = -p no:cacheprovider --tb=short\n"
 
 
 def run(names: str | None, folder: str | None, out: str | None, edition: str = "en") -> int:
-    """edition: "zh" for the sets that are translated, in Chinese."""
-    problem_sets = [text.read(path) for path in text.sets(names, folder)]
+    """edition: "zh" for Chinese copies. The copies of sets without a translation are in English."""
+    paths = text.sets(names, folder)
+    if edition == translation.LANGUAGE:
+        translation.select_translated(paths)
+    problem_sets = [text.read(path) for path in paths]
     nbgrading.required()
     to = Path(out) if out else RELEASE
     notebooks = nbgrading.make_release(problem_sets).releases

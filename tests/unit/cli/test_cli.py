@@ -198,6 +198,17 @@ def test_jupyter_takes_what_a_server_needs_and_passes_on_the_rest():
     assert (server["open_browser"], server["ip"], server["port"]) == (False, "127.0.0.1", 8899)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("jupyterlab") is None, reason="JupyterLab is not installed")
+def test_jupyter_opens_the_chinese_notebooks():
+    """In the folder of the whole clone, where their links lead."""
+    result = bench("notebooks", "open", "--edition=zh", "--", "--show-config-json")
+    assert result.code == 0, result.stderr
+    server = json.loads(result.stdout[result.stdout.index("{") :])["ServerApp"]
+    folder = "build/notebooks/zh"
+    assert (server["root_dir"], server["default_url"]) == (str(ROOT), f"/lab/tree/{folder}")
+    assert (ROOT / folder / "04_ddp.ipynb").exists()
+
+
 # --- report -----------------------------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ def test_the_pages_of_this_edition_are_there():
     pages = [PROJECT / name for name in REQUIRED] + [
         path for number in CORE for path in (*chapters.chapters(number), *sets.sets(number))
     ]
-    assert [str(path) for path in pages if not translation.page_of(path).chinese.exists()] == []
+    assert [str(path) for path in pages if not translation.Page.of(path).chinese.exists()] == []
 
 
 def test_the_readme_repeats_the_code():
@@ -45,7 +45,7 @@ def test_a_chapter_has_its_code_outside_of_the_translation():
         in_cells = {translation.digest(block) for cell in cells for block in translation.blocks(cell)}
         pictures = {translation.digest(block) for block in translation.blocks(text) if block.startswith("![")}
         assert in_cells | pictures == {*map(translation.digest, translation.blocks(text))} | pictures, path.name
-        assert guesses.questions_of_text(text) == [asked for asked in guesses.questions(notebook).values() if asked]
+        assert guesses.find_questions(text) == [asked for asked in guesses.questions(notebook).values() if asked]
         assert outputs.alternative_texts(text) == [c.metadata["alt"] for c in notebook.cells if "alt" in c.metadata]
 
 
@@ -72,7 +72,7 @@ guess = None  # your number: MB sent
 def page(tmp_path):
     (tmp_path / "zh").mkdir()
     (tmp_path / "page.md").write_text(ENGLISH)
-    found = translation.page_of(tmp_path / "page.md")
+    found = translation.Page.of(tmp_path / "page.md")
     marks = [f"<!-- en {name} -->\n{block}\n" for name, block in found.blocks.items()]
     found.chinese.write_text("\n".join(marks))
     return found

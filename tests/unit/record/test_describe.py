@@ -2,6 +2,8 @@
 
 import pytest
 
+from bench.analysis.style import provenance_lines
+from bench.analysis.suite import suites_of
 from bench.record.describe import machine_line, staging_sentence, stand_in
 from tests import records
 
@@ -29,6 +31,16 @@ def test_a_record_is_of_the_gpus_that_it_used(mode, used, head, devices):
     assert machine_line(record).startswith(f"{head}: Test(R) Processor") and stand_in(record) == devices
     failed = records.record("ddp", device="cuda", num_devices=2, failed="raised")  # has no devices: takes the first
     assert machine_line(failed).startswith("2× Test GPU 80GB:")
+
+
+def test_threads_of_one_process_emulate_the_devices_of_dp():
+    """Figures with other modes name the processes."""
+    dp, ddp = records.record("dp"), records.record("ddp")
+    assert stand_in(dp) == "CPU: no GPU is used, 2 threads of one CPU process emulate 2 devices"
+    assert stand_in(ddp) == "CPU: no GPU is used, 2 CPU processes emulate 2 devices"
+    programs = {mode: {"mode": mode} for mode in ("dp", "ddp")}
+    (suite,) = suites_of(records.suite_records("compare", programs))
+    assert stand_in(ddp) in provenance_lines(suite)[1]
 
 
 @pytest.mark.parametrize(("data", "known"), [("s3://a/b", True), ("s3://a/b", False), ("digits", True)])
