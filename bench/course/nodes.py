@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.course.ranks import pickle_call
 from bench.course.shell import PROGRAMS, execute, flags
-from bench.errors import UserError
 
 
 def run_on_nodes(function: Callable, num_nodes: int, *arguments, link: str, timeout: float = 200.0) -> list:
@@ -21,12 +21,7 @@ def run_on_nodes(function: Callable, num_nodes: int, *arguments, link: str, time
     Raises UserError where the system has no network namespaces, or if the function cannot be pickled; RunFailed when a
     rank fails. No process and no file is left.
     """
-    import cloudpickle
-
-    try:
-        call = cloudpickle.dumps((function, arguments))
-    except Exception as error:
-        raise UserError(f"the function cannot be sent to other processes: {error}") from None
+    call = pickle_call(function, arguments)
     with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
         Path(folder, "call").write_bytes(call)
         command = shlex.join([sys.executable, "-m", "bench.course.node_ranks", folder, str(num_nodes)])

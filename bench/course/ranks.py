@@ -73,14 +73,9 @@ def run_on_ranks(
         raise UserError(f"num_ranks={num_ranks!r}: give a whole number from 1 to 64")
     if not timeout > 0:
         raise UserError(f"timeout={timeout!r}: give a number of seconds above 0")
-    import cloudpickle
-
     files = cell_files()
     sources = {name: linecache.getlines(name) for name in files if name.endswith(".py")}  # for the ranks' tracebacks
-    try:
-        call = cloudpickle.dumps((function, arguments, engine, sources))
-    except Exception as error:
-        raise UserError(f"the function cannot be sent to other processes: {error}") from None
+    call = pickle_call(function, arguments, engine, sources)
     with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
         run_dir = Path(folder)
         output = RankOutput(run_dir, num_ranks, quiet, files)
@@ -103,6 +98,15 @@ def run_on_ranks(
             if warm:
                 free.release()
         return [read_result(run_dir, rank) for rank in range(num_ranks)]
+
+
+def pickle_call(function: Callable, *others) -> bytes:
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps((function, *others))
+    except Exception as error:
+        raise UserError(f"the function cannot be sent to other processes: {error}") from None
 
 
 def start_command(engine: str, run_dir: Path, num_ranks: int, timeout: float) -> tuple[list[str], dict[str, str]]:

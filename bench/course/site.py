@@ -67,9 +67,14 @@ class Edition:
         return (translation.read_translation(path) or {}) if self.chinese else {}
 
     def translate(self, text: str, path: Path) -> str:
+        return self.translator(path)(text)
+
+    def translator(self, path: Path) -> Callable[[str], str]:
+        """For all texts of a page, whose translation is read once."""
         if not self.chinese or self.is_own(path):
-            return text
-        return translation.translate(text, self.read_translation(path), translation.mark_missing)
+            return str
+        texts = self.read_translation(path)
+        return lambda text: translation.translate(text, texts, translation.mark_missing)
 
     def is_own(self, path: Path) -> bool:
         """Whether a page exists only in Chinese."""
@@ -232,10 +237,10 @@ def read_chapter(path: Path, executed: Path, edition: Edition) -> Chapter:
     notebook, texts, say = chapters.notebook_of(path), edition.read_translation(path), edition.say
     chapters.take_outputs(chapters.read_notebook(executed), notebook)  # its text may be older
     asking = {cell.id for cell in guesses.cells_of_section(notebook)}
-    asked = guesses.questions(notebook)
+    asked, translate = guesses.questions(notebook), edition.translator(path)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = resolve_links(edition.translate(cell.source, path), edition.name_of(path), edition)
+            cell.source = resolve_links(translate(cell.source), edition.name_of(path), edition)
     made = notebook.metadata["course"]
     sizes = say(", at the small sizes that a test uses") if made["quick"] else ""
     head, heading, rest = notebook.cells[0].source.partition("\n## ")
