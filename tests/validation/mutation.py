@@ -104,18 +104,21 @@ def first_failure(root: Path, tests: list[str], limit_s: float) -> str:
 
 
 def judge(root: Path, area: str, mutant: Mutant, limit_s: float) -> str:
-    source, deadline, seen = (path := root / mutant.file).read_bytes(), time.monotonic() + limit_s, set()
-    path.write_bytes(source[: mutant.span[0]] + mutant.new.encode() + source[mutant.span[1] :])
+    source, deadline, seen, broken = (path := root / mutant.file).read_bytes(), time.monotonic() + limit_s, set(), []
+    mutated = source[: mutant.span[0]] + mutant.new.encode() + source[mutant.span[1] :]
     try:
         for group in (*AREAS[area][1:], "unit"):
             found = [each for word in group.split() for each in sorted((root / "tests").glob(word))]
             files = [f for each in found for f in (sorted(each.rglob("test_*.py")) if each.is_dir() else [each])]
             tests = [str(file.relative_to(root)) for file in files if file not in seen]
             seen.update(files)
-            if tests and (failed := first_failure(root, tests, deadline - time.monotonic())):
+            path.write_bytes(mutated)
+            while tests and (failed := first_failure(root, [*tests, *broken], deadline - time.monotonic())):
                 path.write_bytes(source)
-                anyway = "::" in failed and first_failure(root, [failed], limit_s)
-                return f"NOT NOTICED: fails without it as well: {failed}" if anyway else f"noticed by {failed}"
+                if "::" not in failed or not first_failure(root, [failed], limit_s):
+                    return f"noticed by {failed}"
+                broken.append(f"--deselect={failed}")  # it fails without the mutant as well
+                path.write_bytes(mutated)
     except TimeoutError:
         return f"NOT NOTICED within {limit_s:.0f} s"
     finally:
