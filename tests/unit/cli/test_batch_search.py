@@ -1,5 +1,4 @@
-"""BATCH=max: which batches are tried and taken, and one line where nothing can be tried. Real tries are in
-tests/multiprocess/test_memory.py."""
+"""BATCH=max: which batches are tried and taken. Real tries, also too large ones: tests/multiprocess/test_memory.py."""
 
 import json
 from types import SimpleNamespace
@@ -8,11 +7,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import __main__ as cli
 from bench.cli.actions import batch_search
 from bench.config.options import RunConfig
-from bench.errors import BenchError, ExitCode, RunFailed
-from bench.measure import cgroup
+from bench.errors import RunFailed
 from bench.studies.base import Flags
 from bench.studies.compare.study import COMPARE
 from bench.training import build
@@ -61,13 +58,8 @@ def test_a_try_that_fails_for_another_reason_ends_the_search(tmp_path, monkeypat
     error.failure = {"kind": "raised", "message": str(error), "rank": 1}
     monkeypatch.setattr(batch_search, "launch", lambda config: (_ for _ in ()).throw(error))
     monkeypatch.setattr(batch_search, "predicted", lambda config: (1, 718))
-    asked = RunConfig(**SMALL, out=str(tmp_path))
     with pytest.raises(RunFailed, match="rank 1 raised"):
-        batch_search.with_largest_batch(QUIET, asked, programs)
-    error.failure["out_of_memory"] = True
-    with pytest.raises(BenchError, match="BATCH=1") as caught:
-        batch_search.with_largest_batch(QUIET, asked, programs)
-    assert caught.value.exit_code == ExitCode.FOUND
+        batch_search.with_largest_batch(QUIET, RunConfig(**SMALL, out=str(tmp_path)), programs)
 
 
 def test_the_limits_of_a_gpu(monkeypatch):
@@ -81,23 +73,3 @@ def test_the_limits_of_a_gpu(monkeypatch):
     for gib in (16.0, 90.0, 0.1):
         build.limit_cuda_memory(torch.device("cuda", 1), gib)
     assert shares == [15.5 / 80, 1.0, 0.0]
-
-
-@pytest.mark.parametrize(("words", "named"), [
-    ("run --batch=maximum", "BATCH=maximum"),
-    ("run --batch=max --steps=0 --memory-gib=1", "STEPS=0"),
-    ("run --batch=max --device=cpu", "MEMORY_GIB=1"),
-    ("run --batch=max --device=cpu --memory-gib=0", "MEMORY_GIB=0"),
-    ("run --batch=max --device=cpu --memory-gib=900000", "MEMORY_GIB=900000"),
-    ("run --batch=max --device=cpu --memory-gib=1 --epochs=1 --ema=0.9", "EMA"),
-    ("compare accuracy --batch=max --memory-gib=1", "compare accuracy"),
-    ("compare scaling --batch=max --device=cpu --memory-gib=1 --max-gpus=3", "divisible by [1, 2, 3]"),
-    ("predict memory --batch=max", "BATCH=max"),
-    ("verify --batch=max", "BATCH=max"),
-])  # fmt: skip
-def test_what_cannot_be_tried_is_refused_in_one_line(words, named, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cgroup, "memory_limit", lambda: None)
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(words.split()) == ExitCode.REFUSED
-    said = capsys.readouterr().err
-    assert named in said and said.count("\n") == 1 and list(tmp_path.iterdir()) == []

@@ -25,14 +25,10 @@ class Tensor:
             raise RuntimeError("CUDA error: peer access is not supported")
         return Tensor(place, self.right and broken != "wrong")
 
-    def cpu(self):
-        return self.to("cpu")
+    cpu = lambda self: self.to("cpu")
 
-def arange(count, dtype):
-    return Tensor()
-
-def equal(one, other):
-    return one.right == other.right
+arange = lambda count, dtype: Tensor()
+equal = lambda one, other: one.right == other.right
 """
 
 
@@ -41,7 +37,7 @@ def equal(one, other):
     [
         ("right", None),
         ("wrong", "GPU 1 to 2.*NCCL_P2P_DISABLE=1"),
-        ("hang", "3 s.*NCCL_P2P_DISABLE=1"),
+        ("hang", "0.5 s.*NCCL_P2P_DISABLE=1"),
         ("fail", "CUDA error: peer access is not supported"),
     ],
 )
@@ -50,7 +46,8 @@ def test_copies_from_one_gpu_to_the_next_are_tried(tmp_path, monkeypatch, copies
     (tmp_path / "torch.py").write_text(TORCH)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("MADE_UP_COPIES", copies)
-    monkeypatch.setattr(doctor, "PEER_LIMIT_S", 3.0)
+    if copies == "hang":
+        monkeypatch.setattr(doctor, "PEER_LIMIT_S", 0.5)
     found = doctor.peer_problems([object()] * 3, {"gpus": 3})
     assert len(found) == (words is not None)
     assert all(re.search(words, sentence) and "\n" not in sentence for sentence in found), found
@@ -69,25 +66,20 @@ def test_how_gpus_are_attached_is_in_the_doctors_words(nvml_stub):
     assert one.startswith("GPU 0, 1: ") and "PCIe 4 × 16" in one and "12 NVLinks" in one
     assert other.startswith("GPU 2: ") and "4 × 8" in other and "4 × 16" in other
     assert ["NVLink" in pair for pair in pairs] == [True, False] and "PHB" in pairs[1]
-    assert nvml_stub.run(LINKS, driver="none") == []
+    assert doctor.link_lines(None) == []  # without a driver
 
 
 PROBLEMS = """
-import json; from bench.cli.actions import doctor; from bench.measure.nvml import visible_gpus
-found = doctor.find_problems(visible_gpus(), {"gpus": 0})
-print(json.dumps([sentence for sentence in found if "orovod" not in sentence]))
+from bench.cli.actions import doctor
+def ask():
+    found = doctor.find_problems(nvml.visible_gpus(), {"gpus": 0})
+    return [sentence for sentence in found if "orovod" not in sentence]
 """
+MACHINES = {"GPU 1 ": {"lost": [0, 1]}, "CUDA_VISIBLE_DEVICES=1,0": {"name": ["A40", "H100"], "visible": "1,0"}}
 
 
-@pytest.mark.parametrize(
-    ("machine", "words"),
-    [
-        ({"lost": [0, 1]}, "GPU 1 "),
-        ({"name": ["A40", "H100"], "visible": "1,0"}, "CUDA_VISIBLE_DEVICES=1,0"),
-        ({"mig": [0, 1], "slices": [0, 2]}, "GPU 1 (Stub GPU 1)"),
-        ({"cuda": 11040}, "CUDA 11.4"),
-    ],
-)
-def test_what_stands_in_the_way_of_a_run_is_a_problem_for_the_doctor(nvml_stub, machine, words):
-    found = nvml_stub.run(PROBLEMS, **machine)
-    assert sum(words in sentence for sentence in found) == 1, found
+def test_what_stands_in_the_way_of_a_run_is_a_problem_for_the_doctor(nvml_stub):
+    """Where a run would be refused: tests/unit/launch/test_gpu_hosts.py."""
+    found = nvml_stub.each(PROBLEMS, list(MACHINES.values()))
+    for words, sentences in zip(MACHINES, found, strict=True):
+        assert sum(words in sentence for sentence in sentences) == 1, sentences

@@ -1,7 +1,7 @@
 """What cannot be done is refused in one line: with exit code 2, the option or value named, a way on, and
 nothing of this machine in it.
 
-Each line of REQUESTS is a command line and, after the bar, what its refusal must name.
+Each line of REQUESTS is a command line and, after the bar, what its refusal must name. PROFILED: a run with a profile.
 """
 
 import contextlib
@@ -22,7 +22,10 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS
 from bench.config.resolve import resolve
 from bench.errors import UserError
-from tests.runs import ROOT
+from bench.measure import cgroup
+from tests import profiles
+from tests.runs import ROOT, TINY
+from tests.unit.config.test_options import OWN
 
 EVERY = {command.name: command for command in all_commands()}
 FLAGS = {name for command in EVERY.values() for name in command.parser().names()}
@@ -37,6 +40,7 @@ THIS_MACHINE = [str(ROOT), tempfile.gettempdir(), str(Path.home()) + os.sep, "si
 
 REQUESTS = """
 --local-rank=1 run | --local-rank=1 torchrun --use-env
+ | command help
 fly | fly
 selfbench | selfbench tests.validation.overhead
 clean | clean make
@@ -46,7 +50,6 @@ run 8 | 8
 run --gpus | --gpus
 run --image-sise=8 | --image-sise IMAGE_SISE= --image-size IMAGE_SIZE=
 compare --gpu 2 | --gpu GPU= --gpus GPUS=
-diff --bounds=5 | --bounds BOUND=
 run --modl=x | --modl --model MODEL= --mode MODE=
 run --arch resnet50 | ARCH= MODEL= --model
 compare --output_dir=x | OUT= --out
@@ -63,8 +66,8 @@ run --device cpu --gpus 50 | BATCH=32 1437
 run --device cpu --precision tf32 | PRECISION=tf32
 run --device cpu --cudnn-benchmark | CUDNN_BENCHMARK=1
 run --device cpu --mode horovod --async-completion | ASYNC_COMPLETION=1
+run --device cpu --mode ddp --numa-binding | NUMA_BINDING=1
 run --mode ddp --numa-binding --launcher spawn | NUMA_BINDING LAUNCHER=torchrun
-run --device cpu --replicas 1 | REPLICAS=1 EPOCHS
 run --mode=ddp --launcher=mpirun | LAUNCHER=mpirun MODE=ddp torchrun
 run --dist-url=tcp://127.0.0.1:port | DIST_URL=tcp://127.0.0.1:port
 run --dist-url=tcp://127.0.0.1:0 | DIST_URL=tcp://127.0.0.1:0
@@ -86,7 +89,6 @@ run --compile=fast | COMPILE=fast reduce-overhead
 run --data imagenet | DATA=imagenet digits
 run --data=digits:/x | DATA=digits:/x DATA_DIR
 run --data=synthetic --epochs=1 --target=0.9 | DATA=synthetic TARGET DATA=digits
-run --data=synthetic --augment=1 | DATA=synthetic AUGMENT
 run --data=digits --skip-bad=1 | DATA=digits SKIP_BAD
 run --evaluate=1 | EVALUATE=1 RESUME PRETRAINED
 run --evaluate=1 --resume=x --epochs=1 | EVALUATE=1 EPOCHS
@@ -97,7 +99,6 @@ run --ema=0.9 | EMA EPOCHS
 run --ema=1.0 --epochs=1 | EMA=1
 run --swa=3 --epochs=2 | SWA=3 EPOCHS=2
 run --keep-checkpoints=best --epochs=2 | KEEP_CHECKPOINTS=best all
-run --target=0.9 | TARGET EPOCHS
 run --target=98 --epochs=1 | TARGET=98 0.98
 run --checkpoint=0 --checkpoint-steps=5 --epochs=1 | CHECKPOINT=0 CHECKPOINT_STEPS
 run --copy-to=/a/folder | COPY_TO=/a/folder s3://
@@ -109,9 +110,7 @@ run --inject=gradient-sum --mode=zero1 --gpus=2 | INJECT=gradient-sum MODE=ddp
 run --mode=dp --norm=sync | MODE=dp NORM=sync ddp horovod
 run --mode=dp --compile=1 | MODE=dp COMPILE=1 ddp
 run --mode=fsdp --param-dtype=bf16 --precision=fp32 | PARAM_DTYPE=bf16 PRECISION=fp32
-run --mode=ddp --param-dtype=bf16 | PARAM_DTYPE MODE=fsdp
 run --mode=fsdp --epochs=1 --ema=0.9 | MODE=fsdp EMA ddp
-run --mode=ddp --reshard-after-forward=0 | RESHARD_AFTER_FORWARD MODE=fsdp
 run --mode=local --epochs=2 --swa=1 | MODE=local SWA ddp
 run --mode dp --bucket-cap-mb 5 | BUCKET_CAP_MB=5.0 MODE=ddp zero1 dp
 run --mode horovod --compression bf16 | MODE=horovod COMPRESSION=bf16
@@ -137,6 +136,11 @@ run --hosts=node1:2,node2:2 --share-gpu=1 | SHARE_GPU=1
 run --hosts=node1:2,node2:2 --dist-url=tcp://node2:29500 | DIST_URL=tcp://node2:29500 tcp://node1:PORT
 run --hosts=node1:2,node2:2 --remote=ssh_node1 | REMOTE=ssh_node1 {host}
 run --iface=eth0 | IFACE HOSTS
+run --batch=maximum | BATCH=maximum
+run --batch=max --steps=0 --memory-gib=1 | STEPS=0
+run --batch=max --device=cpu | MEMORY_GIB=1
+run --batch=max --device=cpu --memory-gib=900000 | MEMORY_GIB=900000
+run --batch=max --device=cpu --memory-gib=1 --epochs=1 --ema=0.9 | EMA
 compare --rounds many | ROUNDS=many
 compare --replay magic | REPLAY=magic dp-workers
 compare --strict perhaps | STRICT=perhaps
@@ -146,10 +150,11 @@ compare --rounds=auto --quick | ROUNDS=auto QUICK=1
 compare --max-minutes=5 | MAX_MINUTES ROUNDS=auto
 compare scaling --rounds=auto | ROUNDS=auto compare sweep
 compare scaling --gpus 2 | GPUS
+compare scaling --batch=max --device=cpu --memory-gib=1 --max-gpus=3 | divisible [1, 2, 3]
 compare accuracy --seeds=auto | SEEDS=auto
+compare accuracy --batch=max --memory-gib=1 | compare accuracy
 sweep --device cpu --mode independent | MODE=independent MODE=single
 sweep --device cpu --mode single --warmup 0 | WARMUP=0
-sweep --device cpu --batch 8,many | BATCH=many
 sweep --device cpu --batch 8,0 | BATCH=0
 sweep --device cpu --modes ddp,dpp | MODE=dpp
 sweep --mode ddp --modes horovod | MODE=ddp MODES=horovod
@@ -169,10 +174,36 @@ predict mode --devices=8 | DEVICES=8 LINK
 predict mode --records=/nowhere | /nowhere
 predict mode --records=. --model=resnet18 | MODEL RECORDS=.
 predict mode --gpus=1 --rounds=2 | GPUS=1
+predict memory --batch=max | BATCH=max
+predict memory --model=resnet19 --memory-gib=16 | MODEL=resnet19 resnet18
+predict memory --model=TINY --mode=ddp --device=cuda | DEVICE=cuda
+predict memory --model=shufflenet_v2_x0_5 --image-size=32 --device=cpu --gpus=2 --modes=single,dp --batch=1 | BATCH=2
+predict step PROFILED | LINK
+predict step PROFILED --link=100mbit,1ms --network=. | LINK
+predict step PROFILED --link=100mbit | LINK=100mbit
+predict step PROFILED --link=100mbit,1ms --per-node=8 | LINK_INSIDE
+predict step PROFILED --link=100mbit,1ms --link-inside=1gbit,1us | PER_NODE
+predict step PROFILED --link=100mbit,1ms --per-node=8 --link-inside=1gbit | LINK_INSIDE=1gbit
+predict step PROFILED --network=/nowhere | NETWORK=/nowhere
+predict step PROFILED --link=100mbit,1ms --devices=0 | DEVICES=0
+predict step PROFILED --link=100mbit,1ms --devices=2,many | DEVICES=many
+predict step PROFILED --link=100mbit,1ms --modes=dp | MODES=dp
+predict step PROFILED --link=100mbit,1ms --modes=ddp --cycle-time-ms=5 | CYCLE_TIME_MS
+predict step PROFILED --link=100mbit,1ms --compression=powersgd | COMPRESSION=powersgd
+predict step PROFILED --link=100mbit,1ms --points=. | OUT
+predict step PROFILED --link=100mbit,1ms --points=/nowhere --out=out | /nowhere
+predict step nowhere --link=100mbit,1ms | nowhere
+cluster emulate --mode=ddp | COMPUTE=
+cluster emulate --mode=single --compute=PROFILED | MODE=single
+cluster emulate --mode=ddp --compute=/nowhere | /nowhere
+cluster emulate --mode=ddp --compute=PROFILED --link=fast | LINK=fast
+cluster emulate --mode=ddp --compute=PROFILED --link=25gbit | 25000 Mbit/s
+cluster emulate --mode=ddp --compute=PROFILED --dilate=0.5 | DILATE=0.5
+cluster emulate --mode=ddp --compute=PROFILED --nodes=1 | NODES=1
+cluster emulate --mode=ddp --compute=PROFILED --cycle-time-ms=5 | CYCLE_TIME_MS=5.0
 report nowhere --format=plots | nowhere
 report --format=xls | FORMAT=xls
 report --format=plots --out=pictures | FORMAT=plots OUT=pictures
-report --format=text --out=runs.txt | FORMAT=text OUT=runs.txt
 report --by=country | BY=country
 report --by=machine --format=csv | BY FORMAT
 diff | A=
@@ -200,9 +231,15 @@ def is_clear(line: str) -> str:
     return text
 
 
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    return str(profiles.record(tmp_path_factory.mktemp("profiled")))
+
+
 @pytest.mark.parametrize("row", REQUESTS)
-def test_a_request_that_cannot_be_met_is_refused_in_a_line_that_names_it(row, tmp_path, monkeypatch, capsys):
-    line, _, named = row.partition(" | ")
+def test_a_request_that_cannot_be_met_is_refused_in_a_line_that_names_it(row, profiled, tmp_path, monkeypatch, capsys):
+    line, _, named = row.replace("PROFILED", profiled).replace("TINY", TINY["model"]).partition(" | ")
+    monkeypatch.setattr(cgroup, "memory_limit", lambda: None)
     monkeypatch.chdir(tmp_path)
     try:
         code = main(line.split())
@@ -211,10 +248,6 @@ def test_a_request_that_cannot_be_met_is_refused_in_a_line_that_names_it(row, tm
     said = is_clear(capsys.readouterr().err)
     missing = [word for word in named.split() if word not in said]
     assert code == 2 and named and not missing and not list(tmp_path.iterdir()), said
-
-
-def test_no_command_at_all_is_refused(capsys):
-    assert main([]) == 2 and "bench help" in is_clear(capsys.readouterr().err)
 
 
 def refusal_of(command: str, *words: str) -> str:
@@ -233,7 +266,6 @@ def refusal_of(command: str, *words: str) -> str:
     return ""
 
 
-OWN = [f for f in FIELDS.values() if not f.metadata["within"]]  # each an option; the others are parts of their values
 NUMBERS = [f for f in OWN if base_type(f) in (int, float) and f.name != "lr_warmup_steps"]
 
 

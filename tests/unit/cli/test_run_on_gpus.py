@@ -3,8 +3,6 @@
 The driver is the made-up one of tests/stubs. Where a run would start, it is a made-up record.
 """
 
-import json
-
 import pytest
 
 from bench.cli.actions import run as command
@@ -15,38 +13,37 @@ from tests import records
 from tests.shown import in_one_line
 
 SAID = """
-import json
 from rich.console import Console
 from bench.cli.actions.run import announce
 from bench.config.options import RunConfig
 from bench.launch.launcher import resolve_here
-console = Console(width=200)
-config = resolve_here(RunConfig(mode="ddp", **{given!r}))
-with console.capture() as capture:
-    announce(console, config)
-print(json.dumps([" ".join(capture.get().split()), config.precision, config.per_device_batch,
-                  config.label.gpu_defaults]))
+def ask():
+    console = Console(width=200)
+    config = resolve_here(RunConfig(mode="ddp", **eval(os.environ["STUB_NVML_GIVEN"])))
+    with console.capture() as capture:
+        announce(console, config)
+    return [" ".join(capture.get().split()), config.precision, config.per_device_batch, config.label.gpu_defaults]
 """
+# The machine, what is given, and the precision and the batch that are chosen.
+CHOSEN = [
+    ({"capability": 90}, {}, "bf16", 256),
+    ({"capability": 75, "total_mib": 15360}, {}, "fp16", 128),
+    ({"capability": [90, 75]}, {"num_devices": 2}, "fp16", 256),  # all ranks compute the same
+    ({"total_mib": [81920, 15360]}, {"num_devices": 2}, "bf16", 128),
+    ({"capability": [90, 75]}, {"gpu_ids": "0,"}, "bf16", 256),
+    ({"capability": 90, "used_mib": 75000}, {}, "bf16", 64),  # others hold the rest of the memory
+    ({"capability": 90}, {"plain": True}, "fp32", 64),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("machine", "given", "precision", "batch"),
-    [
-        ({"capability": 90}, {}, "bf16", 256),
-        ({"capability": 75, "total_mib": 15360}, {}, "fp16", 128),
-        ({"capability": [90, 75]}, {"num_devices": 2}, "fp16", 256),  # all ranks compute the same
-        ({"total_mib": [81920, 15360]}, {"num_devices": 2}, "bf16", 128),
-        ({"capability": [90, 75]}, {"gpu_ids": "0,"}, "bf16", 256),
-        ({"capability": 90, "used_mib": 75000}, {}, "bf16", 64),  # others hold the rest of the memory
-        ({"capability": 90}, {"plain": True}, "fp32", 64),
-    ],
-)
-def test_a_run_says_what_was_chosen_for_its_gpus(nvml_stub, machine, given, precision, batch):
-    text, *resolved, label = nvml_stub.run(SAID.format(given=given), **machine)
-    assert resolved == [precision, batch] and f"{batch} images" in text
-    chosen = "plain" not in given
-    assert chosen == (label is not None) == ("TORCH_DEFAULTS=1" in text) and (not chosen or f"batch {batch}" in text)
+def test_a_run_says_what_was_chosen_for_its_gpus(nvml_stub):
+    found = nvml_stub.each(SAID, [machine | {"given": repr(given)} for machine, given, *_ in CHOSEN])
+    for (text, *resolved, label), (_, given, precision, batch) in zip(found, CHOSEN, strict=True):
+        assert resolved == [precision, batch] and f"{batch} images" in text
+        chosen = "plain" not in given
+        assert chosen == (label is not None) == ("TORCH_DEFAULTS=1" in text)
+        assert f"batch {batch}" in text or not chosen
 
 
 GIVEN = """
@@ -83,10 +80,8 @@ def runs(monkeypatch, tmp_path):
         options = {name: getattr(config, name) for name in names} | {"program": config.label.program}
         speed = 100.0 if config.plain else 800.0
         made = records.record(config.mode, speed, config.num_devices, "cuda", config.per_device_batch, **options)
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        folder.mkdir()
-        (folder / "record.json").write_text(json.dumps(made.data))
-        return folder / "record.json"
+        folder = records.store(tmp_path / str(len(list(tmp_path.iterdir()))), [made])
+        return next(folder.rglob("record.json"))
 
     def run(asked: RunConfig, capsys, too_large: str = "", most: int = 0) -> tuple[list[RunConfig], str]:
         launch.too_large, launch.most = too_large, most

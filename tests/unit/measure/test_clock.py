@@ -1,7 +1,8 @@
-"""bench/measure/clock.py: the times of steps, with events of a GPU that is made up, and with a CPU's seconds."""
+"""The times of steps, with events of a GPU that is made up, and with a CPU's seconds; and no duration, limit or order
+changes when somebody sets the wall clock while a command runs."""
 
-import gc
 import itertools
+import re
 import weakref
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from bench.measure import clock
 from bench.measure.clock import StepClock
+from tests.runs import ROOT, run
 
 ALIVE = weakref.WeakSet()  # events
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -34,12 +36,8 @@ class Event:
 @pytest.fixture
 def gpu(monkeypatch):
     """A clock of the made-up GPU, which does its work when it is waited for."""
-
-    def synchronize(device):
-        Event.passed = Event.now
-
     Event.now = Event.passed = 0.0
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: setattr(Event, "passed", Event.now))
     monkeypatch.setattr(clock, "moment", lambda device: Event())
     return StepClock(GPU)
 
@@ -62,7 +60,6 @@ def test_a_long_training_keeps_few_events(gpu):
     for _ in range(20):
         take(gpu, 100)
         Event.passed = Event.now - 50  # the device is five steps behind
-        gc.collect()
         assert len(ALIVE) <= 7 * (clock.MOST_PENDING + 100)
     assert gpu.step_time_s() == pytest.approx([0.01] * 2000) and len(gpu.data_wait_s) == 2000
     phases = gpu.phase_time_s()
@@ -111,3 +108,33 @@ def test_a_phase_out_of_its_place_is_an_error_and_not_the_time_of_another(phases
         steps.phase_done(phase)
     with pytest.raises(ValueError, match=phases[-1]):
         steps.phase_done(phases[-1])
+
+
+# Instead of a person who sets the clock: it is another day each time that somebody looks.
+JUMPY = """
+import itertools, time
+real, days = time.time, itertools.cycle((0, -3, 2, -1, 5))
+time.time = lambda: real() + 86400 * next(days)
+"""
+MAY_LOOK = {"bench/measure/steady.py", "bench/profile/timeline.py"}  # the latter: a first guess, held to what was timed
+
+
+def test_nothing_else_looks_at_the_wall_clock():
+    """A name of a folder and the date on a page may: they are strings."""
+    for path in sorted((ROOT / "bench").rglob("*.py")):
+        if path.relative_to(ROOT).as_posix() not in MAY_LOOK:
+            assert not re.search(r"\btime\.time\(", path.read_text()), path
+
+
+@pytest.mark.slow
+def test_a_run_while_the_clock_is_set_back_and_forward(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(JUMPY)
+    options = {"mode": "ddp", "gpus": 2, "launcher": "spawn"}
+    result = run(tmp_path / "out", env={"PYTHONPATH": str(tmp_path)}, **options)
+    assert result.code == 0, result.stderr
+    record = result.loaded
+    assert 0 < record["summary"]["command_to_first_timed_step_s"] < 300
+    for sample in record.samples:
+        moments = [sample.moments[name] for name in ("worker_started", "joined", "first_timed_step", "last_timed_step")]
+        assert all(0 <= b - a < 300 for a, b in itertools.pairwise(moments))
+        assert 0.9 * sum(sample.step_time_s) <= moments[3] - moments[2] + 0.1

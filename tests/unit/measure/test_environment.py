@@ -1,5 +1,6 @@
-"""What a record contains about where it was measured: environment.py, cgroup.py and node.py of bench/measure."""
+"""What a record contains about where it was measured: environment, cgroup, node and nccl of bench/measure."""
 
+import functools
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.measure import cgroup, environment, node
+from bench.measure import cgroup, environment, nccl, node
 
 MACHINE = """
 import json, sys
@@ -52,9 +53,6 @@ def test_no_secret_and_no_address_is_kept(monkeypatch):
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
     assert "s3cret" not in json.dumps(environment.collect_environment())
-
-
-# --- control groups, cores ----------------------------------------------------------------------------------------
 
 
 def in_group(folder, membership: str, files: dict[str, str]) -> tuple[Path, Path]:
@@ -119,9 +117,6 @@ def test_a_processor_without_cpuinfo_is_named_by_sysctl(tmp_path):
         assert subprocess.check_output([sys.executable, "-c", code], env=env, text=True).strip() == name
 
 
-# --- code, network ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_revision_and_what_counts_as_dirty(tmp_path):
     def git(*arguments):
@@ -169,3 +164,42 @@ def test_a_link_is_as_fast_as_its_limit_or_its_interface(monkeypatch, interface,
         monkeypatch.setenv("BENCH_LINK_MBIT", limit)
     monkeypatch.setattr("psutil.net_if_stats", lambda: {"eth7": type("Stats", (), {"speed": 25000})})
     assert node.link() == {"interface": interface, "link_speed_mbit": speed}
+
+
+TORCH = """
+import ctypes, os, types
+if "MADE_UP_NCCL" in os.environ:
+    ctypes.CDLL(os.environ["MADE_UP_NCCL"])
+distributed = types.SimpleNamespace(is_available=lambda: True, is_nccl_available=lambda: {built})
+cuda = types.SimpleNamespace(nccl=types.SimpleNamespace(version=lambda: {compiled!r}))
+"""
+
+
+COMPILER = shutil.which("gcc") or shutil.which("cc")
+
+
+@pytest.mark.skipif(not COMPILER or sys.platform != "linux", reason="a made-up NCCL needs Linux and a C compiler")
+@pytest.mark.parametrize(
+    ("compiled", "loaded", "found", "shared"),
+    [
+        ((2, 28, 9), 23007, (2, 30, 7), True),  # a newer package was installed
+        ((2, 30, 7), 22809, (2, 28, 9), False),  # an older one comes first on the library path
+        ((2, 30, 7), None, (2, 30, 7), True),  # it is a part of torch's own library
+        ((2, 8, 3), 2804, (2, 8, 4), False),
+        (None, None, None, False),
+    ],
+)
+def test_the_nccl_that_is_loaded_says_its_version(tmp_path, monkeypatch, compiled, loaded, found, shared):
+    """By a made-up torch that was compiled with one NCCL, and loads another; None for none."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(TORCH.format(built=bool(compiled), compiled=compiled))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    if loaded:
+        library, source = tmp_path / "other place" / "libnccl.so.2", tmp_path / "nccl.c"
+        library.parent.mkdir()
+        source.write_text(f"int ncclGetVersion(int *version) {{ *version = {loaded}; return 0; }}\n")
+        subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+        monkeypatch.setenv("MADE_UP_NCCL", str(library))
+    monkeypatch.setattr(nccl, "version", functools.cache(nccl.version.__wrapped__))
+    assert nccl.version() == found
+    assert (os.environ.get(nccl.SHARING) is None) and bool(nccl.shared_variables()) == shared

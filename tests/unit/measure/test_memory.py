@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -18,8 +19,6 @@ pytestmark = pytest.mark.slow
 CPU = SimpleNamespace(type="cpu", index=None)  # all that the sampler asks of a torch.device
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="needs Linux's smaps_rollup")
 
-
-# --- the host ---------------------------------------------------------------------------------------------------
 
 # In a separate process: the PSS of this one, which has torch's pages, falls when another one maps them, too.
 HOST = """
@@ -116,11 +115,8 @@ def test_a_mark_begins_the_pause_anew(monkeypatch):
 
 
 def test_without_pss_the_next_best_figure_stands_for_it(monkeypatch):
-    def missing(pid):
-        raise FileNotFoundError
-
-    monkeypatch.setattr(memory, "read_pss", missing)
-    monkeypatch.setattr(memory, "read_uss", missing)
+    for name in ("read_pss", "read_uss"):
+        monkeypatch.setattr(memory, name, mock.Mock(side_effect=FileNotFoundError))
     sampler = memory.MemorySampler([CPU])
     sampler.start()
     (device,) = sampler.stop()
@@ -128,15 +124,9 @@ def test_without_pss_the_next_best_figure_stands_for_it(monkeypatch):
     assert {note.split(":")[0] for note in device["notes"]} == {"pss", "energy_j"}
 
 
-# --- errors end in a note ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["read", "__init__"])
 def test_an_error_of_the_sampler_ends_in_a_note(monkeypatch, name):
-    def broken(*_):
-        raise ValueError("unreadable")
-
-    monkeypatch.setattr(memory.HostProbe, name, broken)
+    monkeypatch.setattr(memory.HostProbe, name, mock.Mock(side_effect=ValueError("unreadable")))
     sampler = memory.MemorySampler([CPU])
     sampler.start()
     sampler.mark("timed")
@@ -148,15 +138,11 @@ def test_an_error_of_the_sampler_ends_in_a_note(monkeypatch, name):
 
 def test_stop_waits_for_a_hanging_sample_no_longer_than_its_limit(monkeypatch):
     released = threading.Event()
-
-    def hang(self):
-        released.wait(120)
-        return {}
-
     monkeypatch.setattr(memory, "STOP_LIMIT_S", 0.1)
+    monkeypatch.setattr(memory, "PAUSE_PER_COST", 0)
     sampler = memory.MemorySampler([CPU])
     sampler.start()
-    monkeypatch.setattr(memory.HostProbe, "read", hang)
+    monkeypatch.setattr(memory.HostProbe, "read", lambda self: released.wait(120) and {})
     while not sampler._lock.locked():
         time.sleep(0.01)
     before = time.monotonic()
@@ -166,8 +152,6 @@ def test_stop_waits_for_a_hanging_sample_no_longer_than_its_limit(monkeypatch):
     assert any("0.1 s" in note for note in device["notes"])
     sampler._thread.join()
 
-
-# --- GPUs of a made-up driver -----------------------------------------------------------------------------------
 
 # torch.cuda as far as the sampler asks it. CUDA's GPU 0 is NVML's GPU 3: CUDA may order them by speed.
 TORCH_CUDA = """
@@ -186,7 +170,6 @@ sampler = MemorySampler([torch.device("cuda", 0), torch.device("cuda", 1)])
 begun = time.monotonic()
 sampler.start()
 """
-REAL = "import torch\n" + TORCH_CUDA
 # All of torch takes seconds to import, and this needs no more of it.
 NO_MORE = """
 import sys, types
@@ -203,7 +186,7 @@ before = time.monotonic(); sampler.mark("timed"); time.sleep(0.6); sampler.mark(
 print(json.dumps([resets, after - before, sampler.stop()]))
 """
     resets, seconds, (first, second) = nvml_stub.run(
-        REAL + timed,
+        "import torch\n" + TORCH_CUDA + timed,
         used_mib=[1024, 2048, 3072, 4096],
         processes=["1:self:3584", "3:self:2560"],
         utilization=[1, 2, 3, 4],
@@ -299,14 +282,15 @@ def test_a_missing_metric_has_its_reason_and_the_others_are_there(nvml_stub):
         assert other["peak_memory_gib"]["nvml_process"] == (3.5 if name.startswith("another") else None)
 
 
-@pytest.mark.parametrize(("driver", "used", "notes"), [
-    ("old", pytest.approx(1 + 500 / 1024, abs=1e-5), ["energy_j", "nvml_device"]),
-    ("none", None, ["nvml_device, nvml_process, utilization_percent, power_w, clocks, energy_j"]),
+@pytest.mark.parametrize(("driver", "used", "own", "notes"), [
+    ("old", pytest.approx(1 + 500 / 1024, abs=1e-5), 2.5, ["energy_j", "nvml_device"]),
+    ("none", None, None, ["nvml_device, nvml_process, utilization_percent, power_w, clocks, energy_j"]),
 ])  # fmt: skip
-def test_an_old_driver_gives_less_and_without_one_torch_still_gives_its_own(nvml_stub, driver, used, notes):
+def test_an_old_driver_gives_less_and_without_one_torch_still_gives_its_own(nvml_stub, driver, used, own, notes):
+    """The first form of the memory adds the 500 MiB that the driver reserves; processes are in the second form."""
     code = MADE_UP + 'sampler.mark("timed"); sampler.mark("end"); print(json.dumps(sampler.stop()))'
     device, _ = nvml_stub.run(code, driver=driver, used_mib=[1024], processes=["3:self:2560"])
     peaks = device["peak_memory_gib"]
-    assert peaks["nvml_device"] == used and device["energy_j"] is None
+    assert (peaks["nvml_device"], peaks["nvml_process"], device["energy_j"]) == (used, own, None)
     assert (peaks["torch_allocated"], peaks["torch_reserved"]) == (5.0, 6.0)
     assert sorted(note.split(":")[0] for note in device["notes"]) == notes

@@ -1,16 +1,16 @@
-"""What a step will need, predicted: the arithmetic of modes, and what changes it and what does not."""
+"""What a step will need, predicted: the arithmetic of modes, what changes it, what does not, and the command."""
 
 import dataclasses
 
 import pytest
 
-from bench import formulas
-from bench.config.modes import MODES
+from bench import __main__ as cli
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
-from bench.errors import UserError
+from bench.errors import ExitCode
 from bench.predict.memory.plan import of_devices
 from bench.predict.memory.step import simulate
+from tests.runs import TINY, flags
 
 MIB = 2**20
 pytestmark = pytest.mark.slow
@@ -40,16 +40,6 @@ def test_what_each_engine_adds_is_a_second_copy_of_the_gradients_or_none():
     assert simulate(config, 10) is simulate(dataclasses.replace(config, mode="independent"), 10)  # of both modes
 
 
-@pytest.mark.parametrize("mode", ["ddp", "zero1", "fsdp"])
-def test_what_is_sharded_is_divided_as_promised(mode):
-    """Between two steps, by the formula: 16 bytes a parameter under Adam, less what is sharded over four ranks."""
-    said = formulas.sharded_bytes(11_181_642, 4, MODES[mode].shards)
-    for parts in parts_of(mode=mode, num_devices=4, optimizer="adam"):
-        for kind in ("weights", "optimizer state"):
-            assert parts[kind] == pytest.approx(said[kind], rel=0.10), kind
-        assert ("gathered" in parts) == ("weights" in MODES[mode].shards)
-
-
 def test_a_blocks_weights_are_gathered_while_it_computes_and_not_those_of_all():
     """With RESHARD_AFTER_FORWARD=0 all are at the end of the forward pass; one device has nothing to gather."""
     freed, kept = (parts_of(mode="fsdp", num_devices=2, reshard=reshard)[0] for reshard in (True, False))
@@ -69,15 +59,13 @@ def test_dataparallels_first_device_has_what_exists_once():
 
 
 def test_what_options_change_and_what_they_leave():
-    full, adam, half = parts_of()[0], parts_of(optimizer="adam")[0], parts_of(precision="bf16")[0]
-    assert adam["optimizer state"] == pytest.approx(2 * full["optimizer state"], rel=1e-4)  # and its step counters
+    """What Adam, sharding and ACTIVATION_CHECKPOINTING change is measured in tests/multiprocess/test_memory.py."""
+    full, half = parts_of()[0], parts_of(precision="bf16")[0]
     assert "optimizer state" not in parts_of(momentum=0.0)[0]
     head = parts_of(train_only="fc*")[0]
     assert head["optimizer state"] == 4 * (512 * 10 + 10) and head["weights"] == full["weights"]
     assert head["activations"] < full["activations"] / 2
     assert 0.5 < half["activations"] / full["activations"] < 0.75  # the autocast's copies of the weights are in it
-    again = parts_of(activation_checkpointing=True)[0]
-    assert sum(again.values()) < sum(full.values()) and again["weights"] == full["weights"]
     twice = parts_of(accumulate=2, per_device_batch=16)[0]
     assert twice["images"] == pytest.approx(2 * full["images"], rel=1e-3)
     assert twice["gradients"] == full["weights"]  # the first pass's are there already
@@ -87,6 +75,58 @@ def test_what_options_change_and_what_they_leave():
     assert {k: v for k, v in full.items() if k in ("weights", "buffers", "optimizer state")}.items() <= large.items()
 
 
-def test_an_unknown_model_names_the_nearest():
-    with pytest.raises(UserError, match=r"MODEL=resnet19.*resnet18"):
-        parts_of(model="resnet19")
+SMALL = ("predict", "memory", *flags(**TINY), "--data=digits", "--image-size=32")
+
+
+def predicted(capsys, *arguments: str, given: tuple = SMALL) -> tuple[int, dict[str, list[str]], str]:
+    """Exit code, the table's cells by the name of its row, and all that was printed."""
+    code = cli.main([*given, *arguments])
+    out = capsys.readouterr().out
+    rows = {" ".join(cells[:2]): cells[2:] for line in out.splitlines() if len(cells := line.split()) > 2}
+    return code, rows, out
+
+
+def test_every_mode_has_its_columns_and_the_largest_batch(capsys):
+    code, rows, out = predicted(capsys, "--gpus=2", "--memory-gib=1", "--batch=8", "--data=synthetic")
+    heads = next(line for line in out.splitlines() if "horovod" in line).split()
+    batches = [int(cell) for cell in rows["largest BATCH"]]
+    assert code == 0 and heads == ["single", "dp", "dp", "ddp", "horovod", "independent"]
+    assert len(batches) == 6 and min(batches) >= 8
+
+
+def test_a_batch_that_does_not_fit_is_told_the_largest_that_does(capsys):
+    given = ("--mode=ddp", "--gpus=2", "--memory-gib=0.6", "--data=synthetic")
+    code, rows, out = predicted(capsys, *given, "--batch=5000")
+    most = int(rows["largest BATCH"][-1])
+    assert code == ExitCode.FOUND and "BATCH=5000" in out.splitlines()[-1] and f"BATCH={most}" in out.splitlines()[-1]
+    assert predicted(capsys, *given, f"--batch={most}")[0] == 0
+
+
+OWN = """
+import torch
+from torch import nn
+class Net(nn.Linear):
+    def forward(self, x, scale):
+        rows = super().forward(x) * scale[:, None]
+        return {"rows": rows, "nothing": None}
+def build(outputs):
+    return Net(3, outputs)
+def datasets():
+    return [((torch.ones(3), 1.0), i % 2) for i in range(48)], None, 2
+def step(model, inputs, targets):
+    out = model(inputs[0], scale=inputs[1])
+    return out, nn.functional.cross_entropy(out["rows"], targets)
+"""
+
+
+def test_a_model_of_several_inputs_that_returns_a_dict_is_predicted_in_every_mode(tmp_path, capsys):
+    (path := tmp_path / "mine.py").write_text(OWN)
+    own = (f"--model={path}:build", f"--data={path}:datasets", "--gpus=2", "--device=cpu", "--batch=4")
+    modes = "--modes=single,dp,ddp,horovod,zero1,fsdp,local"
+    code, rows, _ = predicted(capsys, *own, modes, given=SMALL[:2])
+    assert code == 0 and rows["largest BATCH"] == ["48"] + ["24"] * 6  # as many as the data have
+    path.write_text(OWN.replace("return {", "rows = rows if rows.sum().item() else rows\n        return {"))
+    other = path.rename(tmp_path / "other.py")  # a file is loaded once in a process
+    assert cli.main([*SMALL[:2], *(each.replace(str(path), str(other)) for each in own)]) == 2
+    error = capsys.readouterr().err
+    assert "(other.py, line 7)" in error and "MEMORY=1" in error and error.count("\n") == 1

@@ -1,10 +1,15 @@
-"""Memory by what it is for, on GPUs that are not here: snapshots of torch's documented form, and a made-up driver."""
+"""Memory by what it is for: on GPUs that are not here, with snapshots of torch's documented form and a made-up driver;
+and on a CPU a real collective over Gloo, whose memory another thread lets go."""
 
 import json
+import threading
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from bench.profile.memory_parts import BESIDES, Note, at_peak, in_places, of_gpu, of_snapshot, with_sizes
+from bench.profile.allocations import record_step
+from bench.profile.memory_parts import WORKSPACE, Note, at_peak, in_places, of_gpu, of_snapshot, with_sizes
 
 MIB = 2**20
 
@@ -47,17 +52,9 @@ def test_the_peak_of_a_gpus_step_is_divided_by_what_each_block_is_for():
     assert events[when - 1][:2] == (8, 10 * MIB - 100)  # the last that came before anything went for good
 
 
-def test_a_bucket_that_the_allocator_does_not_have_is_not_made_up():
-    events, after = of_snapshot(SNAPSHOT, device=1)
-    parts, _ = at_peak(with_sizes(in_places(events, after, {}, []), "buckets", [77], complete=True))
-    assert "buckets" not in parts
-
-
 def test_the_parts_of_a_gpu_add_up_to_what_the_driver_counts():
-    tensors = {"weights": 10, "activations": 30}
-    parts, notes = of_gpu(tensors, reserved=50, process=57, device=60)
-    assert sum(parts.values()) == 60 and not notes and list(parts)[2:] == list(BESIDES)
-    parts, notes = of_gpu(tensors, reserved=50, process=45, device=60)  # the process is sampled a moment too early
+    """Also where the process is sampled a moment too early."""
+    parts, notes = of_gpu({"weights": 10, "activations": 30}, reserved=50, process=45, device=60)
     assert sum(parts.values()) == 60 and parts["context, libraries"] == 0 and "5 bytes" in notes[0]
 
 
@@ -101,3 +98,55 @@ def test_a_recorded_step_of_a_gpu_has_the_drivers_figures_and_what_is_missing_is
     assert "context, libraries" not in found["gib"] and len(found["notes"]) == 1
     calls, found = bare
     assert "step" in calls and "gib" not in found and len(found["notes"]) == 1
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def filled(step, kept=lambda: []) -> dict[str, int]:
+    """MiB at the peak by kind, without kernels' workspaces."""
+    (found,) = record_step(step, [torch.device("cpu")], kept, [], lambda: [])
+    assert found["notes"] == []
+    return {kind: round(1024 * gib) for kind, gib in found["gib"].items() if kind != WORKSPACE}
+
+
+def numbers(mib: int) -> torch.Tensor:
+    return torch.ones(mib * MIB // 4)
+
+
+def reduced(mib: int) -> list[torch.Tensor]:
+    dist.all_reduce(total := numbers(mib))
+    return [total]
+
+
+def elsewhere(held: list) -> None:
+    """Let go in a thread of which the profiler knows nothing, as Gloo's may be the last to do."""
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("let_go", [list.clear, elsewhere])
+def test_what_a_collective_used_is_gone_after_its_last_operation_whichever_thread_lets_go(alone, let_go):
+    """The peak is at the end: 20 MiB that were made of the sum, and 70 of what comes last."""
+    there, kept = [], []
+
+    def step():
+        held = reduced(20)
+        there.append(held[0] + 1)
+        let_go(held)
+        numbers(70)
+
+    assert sum(filled(step).values()) == 90
+
+    def step_that_keeps():
+        kept.extend(reduced(20))
+        numbers(70)
+
+    found = filled(step_that_keeps, lambda: [("weights", each) for each in kept])
+    assert found["weights"] == 20 and found["activations"] == 70

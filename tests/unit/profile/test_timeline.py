@@ -12,12 +12,9 @@ from bench.profile import timeline as measure
 from bench.profile.clocks import join_timelines
 from bench.profile.horovod_timeline import BEGIN, END, engine_offset, read_engine
 from bench.profile.timeline import BARRIERS, MARK, StepTimeline
-from bench.studies.breakdown.result import hidden_share
 
 CPU = torch.device("cpu")
-
-
-# --- One step on a CPU ----------------------------------------------------------------------------------------------
+BUCKET = SimpleNamespace(index=lambda: 0, buffer=lambda: torch.zeros(2))  # as much of a GradBucket as is asked for
 
 
 def nothing():
@@ -89,8 +86,7 @@ def test_on_a_gpu_step_phases_and_communication_are_nested_nvtx_ranges(monkeypat
         watched.phase("forward")
         with watched.span("communication", "buffers", 8):
             watched.phase("backward")
-        bucket = SimpleNamespace(index=lambda: 0, buffer=lambda: torch.zeros(2))
-        hook(None, bucket).set_result(None)
+        hook(None, BUCKET).set_result(None)
 
     watched.record(step, nothing, profiled=False)
     ranges = ["step", "forward", "communication: buffers", "end", "backward", "end", "communication: bucket 0", "end",
@@ -98,41 +94,12 @@ def test_on_a_gpu_step_phases_and_communication_are_nested_nvtx_ranges(monkeypat
     assert seen == (ranges if on_gpu else [])
 
 
-# --- DDP's buckets --------------------------------------------------------------------------------------------------
-
-
-class Bucket:
-    """As much of a GradBucket as is asked for."""
-
-    def __init__(self, number: int, elements: int):
-        self.number, self.gradients = number, torch.zeros(elements)
-
-    def index(self):
-        return self.number
-
-    def buffer(self):
-        return self.gradients
-
-
 def test_a_bucket_without_an_end_is_a_note(monkeypatch):
     monkeypatch.setattr(measure, "PATIENCE_S", 0.01)
     watched = StepTimeline(CPU)
     hook = watched.watch_buckets(lambda state, bucket: torch.futures.Future())
-    (note,) = take(watched, lambda: hook(None, Bucket(0, 10)))["notes"]
+    (note,) = take(watched, lambda: hook(None, BUCKET))["notes"]
     assert "1 of 1" in note
-
-
-def test_a_thread_that_waits_in_a_hook_does_not_compute():
-    watched, layer = StepTimeline(CPU), nn.Linear(4, 4)
-    future = torch.futures.Future()
-    future.set_result(None)
-    hook = watched.watch_buckets(lambda state, bucket: time.sleep(0.05) or future)
-    layer.weight.register_post_accumulate_grad_hook(lambda _: hook(None, Bucket(0, 16)) and None)
-    result = take(watched, lambda: layer(torch.ones(1, 4)).sum().backward())
-    assert hidden_share(result["spans"]) < 0.1
-
-
-# --- Lanes by thread and stream -------------------------------------------------------------------------------------
 
 
 def event(start, end, thread=1, name="any", scope=0, is_async=False, device=None, stream=0):
@@ -168,17 +135,6 @@ def test_on_a_device_the_streams_of_our_own_additions_compute_and_nccls_kernels_
     lanes = StepTimeline(CPU).device_lanes([*marks, *additions, *ours, *others], marks)
     assert lanes == {"cuda:0": ours[:1], "cuda:1": ours[1:]}
 
-
-def test_spans_are_few_and_what_does_not_answer_is_left():
-    many = [(i / 100, i / 100 + 0.001) for i in range(5000)]
-    assert len(measure.compact(many, 1e-4, 200)) <= 200
-    with pytest.raises(TimeoutError):
-        measure.within(0.01, lambda: time.sleep(0.2))
-    with pytest.raises(KeyError):
-        measure.within(1, lambda: {}["absent"])
-
-
-# --- Horovod's file -------------------------------------------------------------------------------------------------
 
 HEADER = '[\n{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":2000000000}},'
 
@@ -228,20 +184,22 @@ def test_the_markers_hold_the_clock():
             engine_offset(found, 10.0, begin, later)
 
 
-@pytest.mark.parametrize("text", [None, "", HEADER, FILE, "open"])
-def test_a_file_of_no_use_or_one_that_is_not_closed_is_a_note(tmp_path, monkeypatch, text):
-    path, stop = tmp_path / "timeline.json", nothing
-    if text == "open":
-        monkeypatch.setattr(measure, "PATIENCE_S", 0.01)
-        stop = lambda: time.sleep(0.3)  # noqa: E731
-    elif text is not None:
+@pytest.mark.parametrize(("text", "error"), [
+    (None, "FileNotFoundError"), ("", "ValueError"), (HEADER, "ValueError"), (FILE, "ValueError"),
+    (lambda: time.sleep(0.3), "TimeoutError"), (lambda: {}["absent"], "KeyError"),
+])  # fmt: skip
+def test_a_file_of_no_use_or_one_that_cannot_be_closed_is_a_note(tmp_path, monkeypatch, text, error):
+    path, stop = tmp_path / "timeline.json", text if callable(text) else nothing
+    if isinstance(text, str):
         path.write_text(text)
+    if error == "TimeoutError":
+        monkeypatch.setattr(measure, "PATIENCE_S", 0.01)
     monkeypatch.setenv("HOROVOD_TIMELINE", str(path))
     watched = StepTimeline(CPU)
     watched.watch_engine(lambda name: None, stop, writes=True)
     result = take(watched, nothing)
     (note,) = result["notes"]
-    assert ("TimeoutError" in note) == (text == "open") and spans_of(result, "communication") == []
+    assert error in note and spans_of(result, "communication") == []
 
 
 def part(rank: int, spans=(), **clock) -> dict:

@@ -1,4 +1,4 @@
-"""A record of a run on several machines: what is said of them, kept apart by them, and refused."""
+"""Where a record was made: what is said of its machines, GPUs and data, kept apart by them, and refused."""
 
 import json
 
@@ -7,7 +7,8 @@ import pytest
 from bench.analysis.certificate import certify
 from bench.analysis.comparison import compare_suite
 from bench.analysis.memory_figure import devices_of, timelines
-from bench.analysis.suite import suite_of
+from bench.analysis.style import provenance_lines
+from bench.analysis.suite import suite_of, suites_of
 from bench.errors import UserError
 from bench.record import describe
 from bench.record.read import load
@@ -23,10 +24,6 @@ TWO = ("node1", "node2")
 
 def two(network: str | None = LABEL, of_last: dict | None = None, **options):
     return on_nodes(records.record("ddp", 50.0, **options), *TWO, network=network, of_last=of_last)
-
-
-def other_torch(record) -> dict:
-    return {"versions": record.versions | {"torch": "1.2.3"}}
 
 
 def test_a_record_says_where_it_ran_in_table_page_and_picture(tmp_path):
@@ -52,7 +49,7 @@ def test_a_record_says_where_it_ran_in_table_page_and_picture(tmp_path):
 def test_machines_that_differ_are_named():
     plain = two()
     assert describe.differing_nodes(plain) == []
-    odd = two(of_last=other_torch(plain) | {"source_sha256": "b" * 64})
+    odd = two(of_last={"versions": plain.versions | {"torch": "1.2.3"}, "source_sha256": "b" * 64})
     (said,) = describe.differing_nodes(odd)
     assert all(word in said for word in ("node1", "node2", "torch", "1.2.3", "code"))
     fact = {fact.name: fact for fact in certify({"ddp": [odd]}).facts}["machines of a run"]
@@ -112,3 +109,52 @@ def test_processes_and_their_numbers_are_those_of_one_machine():
     assert gpu_disturbance(parts) == {"foreign_gpu_processes": 1} and others_cpu_share(parts) == 0.4
     parts[1]["load"]["machine"] = 0
     assert gpu_disturbance(parts) == {"foreign_gpu_processes": 0} and others_cpu_share(parts) == 0.0
+
+
+HERE = [{"index": i, "uuid": f"GPU-{i}", "name": name} for i, name in enumerate(["A40", "H100", "A40", "H100"])]
+
+
+@pytest.mark.parametrize(
+    ("mode", "used", "head", "devices"),
+    [
+        ("ddp", [1, 3], "2× H100", "GPU: 2× H100"),  # GPUS=1,3
+        ("ddp", [0, 1], "1× A40 and 1× H100", "GPU: 2× A40 and H100"),
+        ("dp", [1, 3], "2× H100", "GPU: 2× H100"),
+        ("single", [3], "1× H100", "GPU: 1× H100"),
+    ],
+)
+def test_a_record_is_of_the_gpus_that_it_used(mode, used, head, devices):
+    """On a machine that has four, of two kinds."""
+
+    def change(data: dict) -> None:
+        data["environment"]["devices"] = HERE
+        for device, index in zip((d for part in data["samples"] for d in part["devices"]), used, strict=True):
+            device["uuid"] = f"GPU-{index}"
+
+    (record,) = records.edited([records.record(mode, device="cuda", num_devices=len(used))], change)
+    assert (
+        describe.machine_line(record).startswith(f"{head}: Test(R) Processor") and describe.stand_in(record) == devices
+    )
+    failed = records.record("ddp", device="cuda", num_devices=2, failed="raised")  # has no devices: takes the first
+    assert describe.machine_line(failed).startswith("2× Test GPU 80GB:")
+
+
+def test_threads_of_one_process_emulate_the_devices_of_dp():
+    """Figures with other modes name the processes."""
+    dp, ddp = records.record("dp"), records.record("ddp")
+    assert describe.stand_in(dp) == "CPU: no GPU is used, 2 threads of one CPU process emulate 2 devices"
+    assert describe.stand_in(ddp) == "CPU: no GPU is used, 2 CPU processes emulate 2 devices"
+    programs = {mode: {"mode": mode} for mode in ("dp", "ddp")}
+    (suite,) = suites_of(records.suite_records("compare", programs))
+    assert describe.stand_in(ddp) in provenance_lines(suite)[1]
+
+
+@pytest.mark.parametrize(("data", "known"), [("s3://a/b", True), ("s3://a/b", False), ("digits", True)])
+def test_data_from_a_url_have_the_seconds_of_the_rank_that_waited_longest(data, known):
+    def ready(part: dict) -> None:
+        if known:
+            part["moments"]["data_ready"] = part["moments"]["joined"] + 1.5 + 3 * part["rank"]
+
+    (record,) = records.edited([records.record("ddp", data=data)], records.in_samples(ready))
+    said = describe.staging_sentence(record)
+    assert ("4.5 s" in said) == (known and data != "digits") == bool(said)

@@ -1,4 +1,5 @@
-"""bench/record: a record is whole and true to its schema, or it is refused by name; older versions are migrated."""
+"""bench/record: a record is whole and true to its schema, or it is refused by name. Those of older versions are in
+test_reference.py."""
 
 import copy
 import dataclasses
@@ -7,22 +8,21 @@ import os
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import jsonschema
 import pytest
 
 from bench import formulas
-from bench.config.options import FIELDS, UNSET, RunConfig, to_dict
+from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.config.workloads import WORKLOADS
 from bench.files import PROJECT
-from bench.record import SCHEMA_VERSION, packed
+from bench.record import SCHEMA_VERSION
 from bench.record import write as writer
-from bench.record.read import find_runs, load, text_of
+from bench.record.read import find_runs, load
 from bench.record.schema import BadRecord
-from bench.record.view import Record
 from tests import records
-from tests.runs import ROOT
 
 CONFIG = resolve(RunConfig(mode="ddp", num_devices=2), "cpu", 2)
 FAILURE = {"rank": 1, "kind": "killed", "message": "rank 1 was killed", "traceback": ""}
@@ -33,7 +33,7 @@ def good(real_run):
     return copy.deepcopy(real_run.record)
 
 
-def write(folder, content) -> str:
+def write(folder, content):
     path = folder / "record.json"
     path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     return path
@@ -92,100 +92,18 @@ def test_a_file_that_is_no_record_is_refused(tmp_path, good):
         assert f"{version}, " in refusal(write(tmp_path, good | {"schema_version": version}))
 
 
-# --- Older versions -------------------------------------------------------------------------------------------------
-
-# What was added with each version: parts of a record, parts of a rank's sample, options.
-ADDED = {
-    6: {"options": ("looks", "limit_minutes", "plain", "gpu_defaults")},
-    5: {"parts": ("workload", "nodes"), "options": ("study", "variant")},
-    4: {"parts": ("observed",), "options": ("mistake", "watch", "lr_batch")},
-    3: {"options": ("epochs", "augment", "checkpoint", "track", "resume", "evaluate")},
-    2: {"sample": ("facts", "phase_time_s"), "options": ("suite", "role", "round", "compression", "sync", "profile")},
-}
-
-
-def as_of(version: int, record: Record) -> dict:
-    """The content of a record as a program of that schema version would have written it."""
-    old = copy.deepcopy(record.data) | {"schema_version": version}
-    for name in ("summary", "provenance"):
-        old[name].pop("median_throughput_per_s", None)
-    if old["summary"]:
-        del old["summary"]["step_time_s"]["mean"]
-    for name in ("summary", "provenance") if version < 5 else ():
-        old[name] = {"throughput_images_per_s" if k == "throughput_per_s" else k: v for k, v in old[name].items()}
-    if version < 5:
-        old["config"]["role"] = old["config"].pop("program")
-    for added in (added for number, added in ADDED.items() if number > version):
-        for name in added.get("parts", ()):
-            old.pop(name, None)
-        for name in added.get("options", ()):
-            del old["config"][name]
-        for part in old["samples"]:
-            for name in added.get("sample", ()):
-                del part[name]
-    return old
-
-
 def test_a_sweep_has_the_name_that_it_has_today(tmp_path):
     (now,) = records.suite_records("sweep", {"ddp": {"mode": "ddp"}}, rounds=1)
     old = copy.deepcopy(now.data) | {"schema_version": 8}
     old["config"] = {name: value for name, value in old["config"].items() if name != "config_file"} | {"study": "knobs"}
-    record = load(write(tmp_path, old))
+    record = load(path := write(tmp_path, old))
     assert record.label.study == "sweep" and record.label.config_file is None
-
-
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
-def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
-    """What it measured stays as it is; its labels and values have the names of today, an option that did not exist its
-    default; reading changes no file."""
-    (now,) = records.suite_records("replay", {"fair: ddp": {"mode": "ddp", "variant": "fair"}}, rounds=1)
-    old = as_of(version, now)
-    path = write(tmp_path, old)
-    before = path.read_text()
-    record = load(path)
-    assert record["schema_version"] == SCHEMA_VERSION and path.read_text() == before
-    assert record["samples"] == old["samples"] and record["topology"] == old["topology"]
-    assert record.throughput == old["summary"]["throughput_images_per_s" if version < 5 else "throughput_per_s"]
-    assert record["summary"] == now["summary"] and "throughput_per_s" in record["provenance"]
-    assert record.added == {"median_throughput_per_s", "step_time_s/mean"} and now.added == frozenset()
-    assert record.workload == WORKLOADS["images"] and record["nodes"] == [{"ranks": [0, 1]}]
-    labels = list(dataclasses.asdict(record.label).values())
-    assert labels[:5] == (["replay", now.label.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5)
-    assert not any(labels[5:])
-    for name in {name for number, a in ADDED.items() if number > version for name in a.get("options", ())} & set(
-        FIELDS
-    ):
-        expected = False if name in ("augment", "checkpoint") and version < 3 else UNSET[name]
-        assert getattr(record.config, name) == expected, name
-    failed = load(write(tmp_path, as_of(version, records.record("ddp", failed="killed"))))
-    assert failed.failure["kind"] == "killed" and failed.data.get("nodes", []) == [] and failed.throughput is None
-    if version == 1:
-        (sample, _) = record.samples
-        assert not sample.facts and sample.phase_time_s == {} and not sample.timeline and sample.lab == {}
-
-
-def test_every_committed_record_is_read_through_the_view():
-    """They come from every older version: what is proved above of made-up records holds for files of older programs."""
-    versions = set()
-    for path in packed.find_files(ROOT / "results" / "reference", "record.json"):
-        record, raw = load(path), json.loads(text_of(path))
-        versions.add(raw["schema_version"])
-        assert record.workload.units == ("tokens" if record.config.model == "gpt" else "images"), path
-        assert record["samples"] == raw["samples"]
-        label = raw["config"].get("role" if raw["schema_version"] < 5 else "program")
-        assert record.program == (label or record.config.mode), path
-        if record.ok:
-            assert record.throughput > 0 and len(record.samples) == record.world_size, path
-            ranks = [rank for node in record["nodes"] for rank in node["ranks"]]
-            assert ranks == list(range(record.world_size)) and bool(record.network) == (len(record["nodes"]) > 1), path
-    assert versions >= {1, 2, 3, 4}
-
-
-# --- The view -------------------------------------------------------------------------------------------------------
+    assert json.loads(path.read_text()) == old  # reading changes no file
 
 
 def test_the_view_is_read_only_and_has_what_the_file_has(real_run, good):
     record = real_run.loaded
+    assert record.added == frozenset()
     assert dict(record) == good and list(record) == list(good) and to_dict(record.config) == good["config"]
     assert record.throughput == good["summary"]["throughput_per_s"] and record.step_time["n"] == 3
     assert record.peak_memory == good["summary"]["peak_memory_gib"] and record.mode.one_process
@@ -214,9 +132,6 @@ def test_a_run_is_found_by_whatever_name_and_a_broken_one_is_no_other_file(tmp_p
         find_runs(tmp_path)
 
 
-# --- What is refused ------------------------------------------------------------------------------------------------
-
-
 EDITS = {
     "summary": lambda r: r.pop("summary"),
     "throughput_per_s": lambda r: r["summary"].pop("throughput_per_s"),
@@ -234,6 +149,8 @@ EDITS = {
     "config/mode": lambda r: r["config"].update(mode="telepathy"),
     "config/colour": lambda r: r["config"].update(colour="red"),
     "config/tuned": lambda r: r["config"].update(tuned=1),
+    "config/lr": lambda r: r["config"].update(lr=True),
+    "config/num_devices": lambda r: r["config"].update(num_devices=None),
     "columns of rank 0": lambda r: r["samples"][0]["devices"][0]["timeline"]["time_s"].append(9.9),
     "environment": lambda r: r.update(environment={}),
 }
@@ -243,9 +160,6 @@ EDITS = {
 def test_an_edited_record_is_refused_by_the_name_of_what_does_not_fit(tmp_path, good, where):
     EDITS[where](good)
     assert where in refusal(write(tmp_path, good))
-
-
-# --- Whole or not at all ------------------------------------------------------------------------------------------
 
 
 def test_a_failed_run_leaves_a_record_that_names_no_folder_of_this_machine(tmp_path):
@@ -262,19 +176,14 @@ def test_a_failed_run_leaves_a_record_that_names_no_folder_of_this_machine(tmp_p
             writer.write_failure(tmp_path / "other", CONFIG, 1.5, {}, FAILURE | change)
 
 
-def test_a_record_is_replaced_whole_or_the_old_one_stays(tmp_path, good, monkeypatch):
+def test_a_record_is_replaced_whole_or_the_old_one_stays(tmp_path, good):
     """Where the disk is full, a value is not one of JSON's, or the new record breaks the schema."""
     writer.save(tmp_path, good)
     new = good | {"run_id": "another"}
     writer.save(tmp_path, new)
     assert load(tmp_path / "record.json").data == new
-
-    def full_disk(descriptor):
-        raise OSError(28, "No space left on device")
-
     not_json = new | {"environment": new["environment"] | {"load": float("nan")}}
-    with monkeypatch.context() as patched, pytest.raises(OSError):
-        patched.setattr(os, "fsync", full_disk)
+    with mock.patch.object(os, "fsync", side_effect=OSError(28, "No space left on device")), pytest.raises(OSError):
         writer.save(tmp_path, good)
     for bad, error in ((not_json, ValueError), ({k: v for k, v in new.items() if k != "summary"}, BadRecord)):
         with pytest.raises(error):

@@ -1,15 +1,17 @@
-"""The rules of `bench predict mode`, on made-up rounds, parts, profiles and links."""
+"""The rules of `bench predict mode`, on made-up rounds, parts, profiles and links; and the command on records."""
 
 import dataclasses
 
 import pytest
 
+from bench.__main__ import main
 from bench.analysis import style
 from bench.config.options import RunConfig
 from bench.predict.advice import answers, cluster
 from bench.predict.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, Facts, Way
 from bench.predict.step.fit import Fit, Point
 from bench.predict.step.link import Link
+from tests import profiles, records
 from tests.profiles import PROFILE
 
 WAVER = (0.0, 0.01, -0.01)
@@ -72,16 +74,6 @@ def test_a_mode_with_another_update_is_never_advised():
     assert "local" not in found["Whether to distribute"] and "local" in found["Unknown"]
 
 
-def test_what_is_withheld_recommends_nothing_and_shows_what_was_measured():
-    ways = (way("single", 100), way("ddp", 200, parts={COMPUTATION: 0.3, EXPOSED: 0.7}))
-    found = said(Facts(ways, disturbed=True, withheld="the runs were disturbed"))
-    assert found["No recommendation"] == "the runs were disturbed" and "no verdict" in found["Measured"]
-    assert not {"Which mode", "Whether to distribute", "What limits the step time"} & set(found)
-
-
-# --- what holds the step back ---------------------------------------------------------------------------------------
-
-
 def tried(found: Way, **known) -> list[str]:
     """The first words of what is to be tried, in its order."""
     return [trial.words.split(":")[0] for trial in answers.trials(found, Facts((found,), **known))]
@@ -125,9 +117,6 @@ def test_of_the_distributed_modes_one_whose_communication_is_known_is_taken_apar
     ways = (way("single", 100), way("dp", 90), way("ddp", 80, parts=parts), way("horovod", 70, parts=parts))
     assert [each.label for each in answers.ways_to_explain(Facts(ways))] == ["single", "ddp"]
     assert [each.label for each in answers.ways_to_explain(Facts(ways[:2]))] == ["single", "dp"]
-
-
-# --- devices that are not here --------------------------------------------------------------------------------------
 
 
 def test_the_number_of_devices_at_which_the_efficiency_falls_below_80_percent():
@@ -186,14 +175,9 @@ def test_one_device_that_does_as_much_as_many_is_advised():
     assert "single on one device" in said(slow)["Cost of an epoch"]
 
 
-@pytest.mark.parametrize(("beta_s", "label"), [(1e-7, "ddp with COMPRESSION=fp16"), (0.0, "ddp")])
-def test_half_the_bytes_are_advised_where_they_gain_and_full_precision_where_they_do_not(beta_s, label):
-    found = cluster.forecasts(Facts(profile=PROFILE, link=Link(0.0, beta_s, "a link")), 4)
-    found = [each for each in found if each.mode == "ddp"]
-    assert cluster.way_of(cluster.advised(found).config).label == label
-
-
-# --- cost, memory, what is not known --------------------------------------------------------------------------------
+def test_full_precision_is_advised_where_half_the_bytes_gain_nothing():
+    found = cluster.forecasts(Facts(profile=PROFILE, link=Link(0.0, 0.0, "a link")), 4)
+    assert cluster.advised([each for each in found if each.mode == "ddp"]).config.compression == "none"
 
 
 def test_the_cost_of_an_epoch_is_devices_times_hours_times_price():
@@ -217,3 +201,31 @@ def test_what_fits_is_told_of_each_mode_and_what_could_not_be_known_is_a_list():
     found = said(Facts((way("ddp", 100),), price=1.0, unknown=("why",)))["Unknown"].splitlines()
     assert found[0] == "why" and len(found) >= 6 and any("EXAMPLES" in line for line in found)
     assert "LINK=" in said(Facts(profile=PROFILE))["Unknown"]
+
+
+def printed(folder, capsys, found: list) -> str:
+    """What the command prints of these records and a profile of one device."""
+    records.store(folder, found)
+    profiles.record(folder / "profile")
+    before = sorted(folder.rglob("*"))
+    assert main(["predict", "mode", f"--records={folder}", "--link=10gbit,50us", "--devices=8", "--price=2"]) == 0
+    assert sorted(folder.rglob("*")) == before
+    return capsys.readouterr().out
+
+
+RECOMMEND = ["Which mode", "Whether to distribute", "What limits the step time"]
+
+
+def test_every_answer_is_given_in_its_order(tmp_path, capsys):
+    out = printed(tmp_path, capsys, records.suite_records("compare", records.compare_programs(), rounds=4))
+    headings = [*RECOMMEND, "On 8 devices", "How far it scales", "Cost of an epoch", "Unknown"]
+    assert [line for line in out.splitlines() if line in headings] == headings
+    assert "- use single" in out and out.splitlines()[-1] == f"records: {tmp_path}"
+
+
+@pytest.mark.parametrize("rounds", [2, 8])
+def test_disturbed_runs_and_previews_recommend_nothing_and_show_what_was_measured(tmp_path, capsys, rounds):
+    found = records.suite_records("compare", records.compare_programs(ddp=300.0), rounds=rounds)
+    out = printed(tmp_path, capsys, found if rounds == 2 else records.loaded(found, 0.41))
+    assert {"No recommendation", "Measured"} <= {*out.splitlines()} and not {*RECOMMEND} & {*out.splitlines()}
+    assert "- use " not in out and "distribute: ddp" not in out and "no verdict" in out

@@ -19,7 +19,6 @@ from tests import forecasts, records
 from tests.shown import text_of
 
 ASKED = forecasts.asked()
-FOUR = "4 namespaces of one machine, links limited to 1 Gbit/s"
 
 
 def put(folder, record, name: str):
@@ -27,9 +26,6 @@ def put(folder, record, name: str):
     (place := folder / record.run_id).mkdir(parents=True)
     (place / name).write_text(json.dumps(record.data))
     return place
-
-
-# --- what belongs -----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_belongs_by_whatever_name_it_is_stored_and_other_files_do_not(tmp_path):
@@ -47,13 +43,9 @@ def test_a_run_belongs_by_whatever_name_it_is_stored_and_other_files_do_not(tmp_
         points.find([str(tmp_path)], ASKED)
 
 
-OTHER = dataclasses.replace(ASKED.profile, source="another")
-
-
-def on_another_processor():
-    record = forecasts.measured()
-    record.environment["machine"]["cpu_model"] = "Other(R) Processor"
-    return record
+(ON_ANOTHER,) = records.edited(
+    [forecasts.measured()], lambda data: data["environment"]["machine"].update(cpu_model="Other(R) Processor")
+)
 
 
 @pytest.mark.parametrize(("record", "value"), [
@@ -67,9 +59,9 @@ def on_another_processor():
     (forecasts.measured(sync=False), "INJECT=no-exchange"),
     (forecasts.measured("horovod", cycle_time_ms=5.0), "CYCLE_TIME_MS=5.0"),
     (forecasts.measured(throughput=260.0), "slower"),  # than one device at the time of the profile
-    (forecasts.measured(num_devices=4, label=FOUR), "2 cores"),
-    (on_another_processor(), "Other(R) Processor"),
-    (forecasts.emulated(OTHER), "another"),
+    (forecasts.measured(num_devices=4, label="4 namespaces of one machine, links limited to 1 Gbit/s"), "2 cores"),
+    (ON_ANOTHER, "Other(R) Processor"),
+    (forecasts.emulated(dataclasses.replace(ASKED.profile, source="another")), "another"),
     (forecasts.emulated(ASKED.profile, rate_mbit=250.0), "250 Mbit/s"),
 ])  # fmt: skip
 def test_what_is_of_another_batch_machine_engine_or_link_does_not_belong(record, value):
@@ -87,9 +79,6 @@ def test_steps_beside_which_horovods_timeline_ran_count_only_where_there_are_no_
     bare, slowed = (forecasts.emulated(ASKED.profile, "horovod", watched=on) for on in (False, True))
     assert points.by_place([slowed, bare]) == {("horovod", 2): [bare]}
     assert points.by_place([slowed]) == {("horovod", 2): [slowed]}
-
-
-# --- efficiency -------------------------------------------------------------------------------------------------------
 
 
 def test_measured_and_emulated_marks_stand_at_their_efficiency_and_say_which_they_are():
@@ -118,9 +107,6 @@ def test_the_band_of_a_longer_step_and_the_same_computation_is_lower():
     assert free.efficiency_ends == pytest.approx((1.0, 1.0))  # a slower device alone is no less efficient
 
 
-# --- the timeline -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", list(ENGINES))
 def test_a_predicted_steps_phases_fill_it_and_hold_what_is_computed(mode):
     step = ENGINES[mode](ASKED.profile, ASKED.configs[mode], 4, ASKED.link)
@@ -141,19 +127,16 @@ def test_the_emulated_step_stands_below_the_predicted_one_in_seconds_that_it_sta
     assert "on 64 devices" in text_of(figures.draw_timeline(ASKED, 64, Points()))
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def profile(tmp_path) -> str:
+    return str(put(tmp_path / "profile", ASKED.record, "record.json"))
 
 
-def profile_in(folder):
-    """A run's folder with the profile."""
-    return str(put(folder, ASKED.record, "record.json"))
-
-
-def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys):
+def test_out_has_every_picture_and_says_what_was_left_out(profile, tmp_path, capsys):
     put(tmp_path / "there", forecasts.measured(), "record.json")
     put(tmp_path / "there", forecasts.measured(batch=64, seconds=60.0), "record.json")
     words = ["--link=1gbit,50us", f"--out={tmp_path / 'out'}", f"--points={tmp_path / 'there'}"]
-    assert main(["predict", "step", profile_in(tmp_path / "profile"), "--devices=2", *words]) == 0
+    assert main(["predict", "step", profile, "--devices=2", *words]) == 0
     assert "BATCH=64" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "out" / "pictures").iterdir()}
     assert names == {f"forecast-{name}.svg" for name in ("efficiency", "timeline")}
@@ -162,8 +145,8 @@ def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys):
         figure.draw_without_rendering()
 
 
-def test_several_records_fit_the_forecast_of_the_modes_that_they_measured(tmp_path, capsys):
-    profile, run = profile_in(tmp_path / "profile"), put(tmp_path / "runs", forecasts.measured(), "record.json")
+def test_several_records_fit_the_forecast_of_the_modes_that_they_measured(profile, tmp_path, capsys):
+    run = put(tmp_path / "runs", forecasts.measured(), "record.json")
     words = ["--link=1gbit,50us", "--devices=2,8"]
     assert main(["predict", "step", profile, str(run), *words, f"--out={tmp_path / 'out'}", "--explain"]) == 0
     said = capsys.readouterr().out
@@ -181,18 +164,11 @@ def test_several_records_fit_the_forecast_of_the_modes_that_they_measured(tmp_pa
         assert value in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(("words", "value"), [
-    (["--points=."], "OUT"),
-    (["--points=EMPTY", "--out=OUT"], "empty"),
-    (["--points=WRONG", "--out=OUT"], "BATCH=64"),
-    (["--points=/nowhere", "--out=OUT"], "/nowhere"),
-])  # fmt: skip
-def test_points_that_cannot_be_drawn_are_refused_in_one_line(words, value, tmp_path, capsys):
+@pytest.mark.parametrize(("place", "value"), [("empty", "empty"), ("wrong", "BATCH=64")])
+def test_points_that_cannot_be_drawn_are_refused_in_one_line(place, value, profile, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     put(tmp_path / "wrong", forecasts.measured(batch=64), "record.json")
-    places = {"EMPTY": tmp_path / "empty", "WRONG": tmp_path / "wrong", "OUT": tmp_path / "out"}
-    for name, place in places.items():
-        words = [word.replace(f"={name}", f"={place}") for word in words]
-    assert main(["predict", "step", profile_in(tmp_path / "profile"), "--link=1gbit,50us", *words]) == 2
+    words = ["--link=1gbit,50us", f"--points={tmp_path / place}", f"--out={tmp_path / 'out'}"]
+    assert main(["predict", "step", profile, *words]) == 2
     error = capsys.readouterr().err
     assert value in error and error.count("\n") == 1 and not (tmp_path / "out").exists()

@@ -16,6 +16,7 @@ from bench.predict.step.link import Link
 from tests import networks, records
 from tests import profiles as made_up
 from tests.profiles import PROFILE
+from tests.records import in_samples
 from tests.shown import in_one_line
 
 LINK = "--link=100mbit,1ms"
@@ -101,18 +102,18 @@ def test_runs_that_differ_widen_the_interval_and_points_that_nothing_explains_st
     assert sum(weights) ** 2 / sum(each * each for each in weights) >= ENOUGH
 
 
-def rows_of(run, capsys, *words: str) -> list[list[str]]:
-    """The rows of the table that `bench predict step` prints: mode, devices, step and the rest."""
+def rows_of(run, capsys, *words: str) -> tuple[list[list[str]], str]:
+    """The rows of the table of `bench predict step`: mode, devices, step and the rest; and all that it prints."""
     assert main(["predict", "step", str(run), *words]) == 0
     said = capsys.readouterr().out
     assert "predicted" in said
-    return [line.split() for line in said.splitlines() if line.split()[:1] and line.split()[0] in ENGINES]
+    return [cells for line in said.splitlines() if (cells := line.split()) and cells[0] in ENGINES], in_one_line(said)
 
 
 def test_a_row_for_each_mode_and_number_of_devices_and_nothing_is_written(tmp_path, capsys):
     run = made_up.record(tmp_path / "run")
     before = sorted(tmp_path.rglob("*"))
-    rows = rows_of(run, capsys, "--devices=2,16", LINK, "--explain", "--modes=ddp,fsdp")
+    rows, _ = rows_of(run, capsys, "--devices=2,16", LINK, "--explain", "--modes=ddp,fsdp")
     assert [row[:2] for row in rows[:4]] == [["ddp", "2"], ["ddp", "16"], ["fsdp", "2"], ["fsdp", "16"]]
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -121,80 +122,41 @@ def test_nodes_of_several_devices_have_a_link_inside_and_share_the_other(tmp_pat
     run = made_up.record(tmp_path / "run", device="cuda")
     words = ("--devices=8,16", LINK, "--modes=ddp")
     alone, shared = (
-        rows_of(run, capsys, *words, *more) for more in ((), ("--per-node=8", "--link-inside=1200gbit,4us"))
+        rows_of(run, capsys, *words, *more)[0] for more in ((), ("--per-node=8", "--link-inside=1200gbit,4us"))
     )
     (alone_8, alone_16), (shared_8, shared_16) = ([float(row[2]) for row in rows] for rows in (alone, shared))
     assert shared_8 < alone_8 and shared_16 == pytest.approx(alone_16, rel=0.05)
 
 
-def test_a_measured_link_is_taken_from_what_bench_network_left(tmp_path, capsys):
+@pytest.mark.parametrize(("threads", "known"), [(1, True), (2, False)])
+def test_a_link_and_the_peak_of_mfu_are_taken_from_what_bench_network_left(threads, known, tmp_path, capsys):
+    """An example of 1 TFLOP, 32 of them in a step; the slowest device multiplies at 1.07 TFLOP/s with a thread."""
     (folder := tmp_path / "network-1" / "gloo").mkdir(parents=True)
-    (folder / "network.json").write_text(json.dumps(networks.data(backend="gloo", ranks=4)))
-    run = made_up.record(tmp_path / "run")
-    assert main(["predict", "step", str(run), f"--network={tmp_path}", "--modes=ddp"]) == 0
-    assert f"alpha {1e6 * networks.ALPHA:.3g}" in capsys.readouterr().out
+    (folder / "network.json").write_text(json.dumps(networks.data(backend="gloo", gathers=True, noise=0.0)))
+    change = in_samples(lambda part: part["facts"].update(flops_per_example=1e12))
+    run = made_up.record(tmp_path / "run", change, threads=threads, precision="fp32")
+    (row,), said = rows_of(run, capsys, f"--network={tmp_path}", "--modes=ddp", "--devices=2")
+    assert f"alpha {1e6 * networks.ALPHA:.3g}" in said and ("measured peak" in said) == known
+    if known:
+        tflops, mfu, _ = row[-3:]
+        assert float(mfu) == pytest.approx(100 * float(tflops) / 1.0737, rel=0.01)
+    else:
+        assert "no matrix products in fp32" in said
     on_gpu = made_up.record(tmp_path / "gpu", device="cuda")
     assert main(["predict", "step", str(on_gpu), f"--network={tmp_path}"]) == 2
     assert "nccl" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("threads", "known"), [(1, True), (2, False)])
-def test_mfu_is_of_the_measured_peak_where_no_other_is_known(threads, known, tmp_path, capsys):
-    """An example of 1 TFLOP, 32 of them in a step; the slowest device multiplies at 1.07 TFLOP/s with a thread."""
-    (folder := tmp_path / "network-1" / "gloo").mkdir(parents=True)
-    (folder / "network.json").write_text(json.dumps(networks.data(backend="gloo", gathers=True)))
-    data = made_up.data(threads=threads, precision="fp32")
-    data["samples"][0]["facts"]["flops_per_example"] = 1e12
-    (tmp_path / "record.json").write_text(json.dumps(data))
-    words = ("predict", "step", str(tmp_path / "record.json"), f"--network={folder}", "--modes=ddp", "--devices=2")
-    assert main([*words]) == 0
-    said = capsys.readouterr().out
-    (row,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["ddp"]]
-    assert ("measured peak" in said) == known
-    if known:
-        tflops, mfu, _ = row[-3:]
-        assert float(mfu) == pytest.approx(100 * float(tflops) / 1.0737, rel=0.01)
-    else:
-        assert "no matrix products in fp32" in in_one_line(said)
-
-
-def partly(data: dict) -> None:
-    data["samples"][0]["facts"]["trained_parameters"] = 1
-
-
-def half(data: dict) -> None:
-    for row in data["samples"][0]["profile"]["parameters"]:
-        row["dtype"] = "bfloat16"
-
-
-def cut(data: dict) -> None:
-    data["samples"][0]["profile"]["parameters"][0]["ready_s"].pop()
-
-
-@pytest.mark.parametrize(("options", "words", "value"), [
-    ({"profile": False}, [LINK], "profile"),
-    ({"mode": "ddp", "num_devices": 2, "profile": False}, [LINK], "2 devices"),
-    ({"failed": "killed", "profile": False}, [LINK], "failed"),
-    ({"change": partly}, [LINK], "trains"),
-    ({"change": half}, [LINK], "bfloat16"),
-    ({"change": cut}, [LINK], "one run"),
-    ({}, [], "LINK"),
-    ({}, [LINK, "--network=."], "LINK"),
-    ({}, ["--link=100mbit"], "LINK=100mbit"),
-    ({}, ["--link=fast,1ms"], "LINK=fast,1ms"),
-    ({}, [LINK, "--per-node=8"], "LINK_INSIDE"),
-    ({}, [LINK, "--link-inside=1gbit,1us"], "PER_NODE"),
-    ({}, [LINK, "--per-node=8", "--link-inside=1gbit"], "LINK_INSIDE=1gbit"),
-    ({}, ["--network=/nowhere"], "NETWORK=/nowhere"),
-    ({}, [LINK, "--devices=0"], "DEVICES=0"),
-    ({}, [LINK, "--devices=2,many"], "DEVICES=many"),
-    ({}, [LINK, "--modes=dp"], "MODES=dp"),
-    ({}, [LINK, "--modes=ddp", "--cycle-time-ms=5"], "CYCLE_TIME_MS"),
-    ({}, [LINK, "--compression=powersgd"], "COMPRESSION=powersgd"),
+@pytest.mark.parametrize(("options", "value"), [
+    ({"profile": False}, "profile"),
+    ({"mode": "ddp", "num_devices": 2, "profile": False}, "2 devices"),
+    ({"failed": "killed", "profile": False}, "failed"),
+    ({"change": lambda data: data["samples"][0]["facts"].update(trained_parameters=1)}, "trains"),
+    ({"change": lambda data: data["samples"][0]["profile"]["parameters"][0].update(dtype="bfloat16")}, "bfloat16"),
+    ({"change": lambda data: data["samples"][0]["profile"]["parameters"][0]["ready_s"].pop()}, "one run"),
 ])  # fmt: skip
-def test_a_record_or_an_option_of_no_use_is_refused_in_one_line(options, words, value, tmp_path, capsys):
-    assert main(["predict", "step", str(made_up.record(tmp_path / "run", **options)), *words]) == 2
+def test_a_record_of_no_use_is_refused_in_one_line(options, value, tmp_path, capsys):
+    """Options that make no sense are in tests/unit/cli/test_refusals.py."""
+    assert main(["predict", "step", str(made_up.record(tmp_path / "run", **options)), LINK]) == 2
     error = capsys.readouterr().err
     assert value in error and error.count("\n") == 1
-    assert main(["predict", "step", str(tmp_path / "nowhere"), LINK]) == 2
-    assert str(tmp_path / "nowhere") in capsys.readouterr().err

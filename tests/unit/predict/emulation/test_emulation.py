@@ -1,16 +1,21 @@
-"""The record of an emulation: read, checked, labelled, and never taken for a measurement; and what `bench cluster
-emulate` refuses."""
+"""An emulation: its record, which is read, checked, labelled, and never taken for a measurement; and the chain that
+stands in for a model: its order, the lengths of its waits, and gradients of the real sizes."""
 
 import json
 
 import pytest
+import torch
 
 from bench import __main__ as cli
 from bench.analysis.suite import suites_of
 from bench.predict.emulation import record as records
+from bench.predict.emulation import stand_in
+from bench.predict.emulation.stand_in import PACE, StandIn
+from bench.predict.step.profile import Profile, Tensor
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
-from tests import emulations, profiles
+from bench.structure import blocks_of
+from tests import forecasts
 from tests.records import record as a_run
 
 
@@ -23,7 +28,7 @@ def write(folder, data: dict, name: str = "emulation.json"):
 
 def test_figures_are_divided_back_by_the_dilation_and_labelled(tmp_path):
     for dilate, kind in ((1.0, "emulated"), (40.0, "emulated, ×40")):
-        record = records.load(write(tmp_path / f"{dilate:g}", emulations.data(dilate=dilate, ranks=4)))
+        record = records.load(write(tmp_path / f"{dilate:g}", forecasts.emulation(dilate=dilate, ranks=4)))
         assert record.steps_s == pytest.approx([4.0] * 6) and record.throughput == pytest.approx(4 * 32 / 4.0)
         assert record.phases_s["backward"] == pytest.approx(2.0) and record.kind == kind
         table = records.grid(record)
@@ -33,7 +38,7 @@ def test_figures_are_divided_back_by_the_dilation_and_labelled(tmp_path):
 
 
 def test_a_machine_whose_cpu_was_full_is_warned_of(tmp_path):
-    data = emulations.data()
+    data = forecasts.emulation()
     usual = records.answer(records.load(write(tmp_path, data)))
     for part in data["samples"]:
         part["load"] = part["load"] | {"machine_cpu_s": 18.0}  # of 2 cores in 10 s
@@ -43,7 +48,7 @@ def test_a_machine_whose_cpu_was_full_is_warned_of(tmp_path):
 
 def test_nothing_that_compares_or_pools_runs_takes_it(tmp_path, capsys):
     """Neither as it lies there, nor under the name of a run's record, nor beside runs."""
-    data = emulations.data()
+    data = forecasts.emulation()
     alone, beside = tmp_path / "alone", tmp_path / "beside"
     write(alone / "suite" / "a", data)
     write(beside / "suite" / "a", data)
@@ -77,26 +82,54 @@ def test_nothing_that_compares_or_pools_runs_takes_it(tmp_path, capsys):
     (lambda data: data["config"].update(mode="telepathy"), "mode"),
 ])  # fmt: skip
 def test_a_record_that_was_edited_or_cut_is_refused_by_name(change, value, tmp_path):
-    change(data := emulations.data())
+    change(data := forecasts.emulation())
     path = write(tmp_path, data)
     with pytest.raises(BadRecord, match=value) as error:
         records.load(path)
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize(("words", "value"), [
-    (["--mode=ddp"], "COMPUTE="),
-    (["--mode=single", "--compute=RUN"], "MODE=single"),
-    (["--mode=ddp", "--compute=/nowhere"], "/nowhere"),
-    (["--mode=ddp", "--compute=RUN", "--link=fast"], "LINK=fast"),
-    (["--mode=ddp", "--compute=RUN", "--link=25gbit"], "25000 Mbit/s"),
-    (["--mode=ddp", "--compute=RUN", "--dilate=0.5"], "DILATE=0.5"),
-    (["--mode=ddp", "--compute=RUN", "--nodes=1"], "NODES=1"),
-    (["--mode=ddp", "--compute=RUN", "--cycle-time-ms=5"], "CYCLE_TIME_MS=5.0"),
-])  # fmt: skip
-def test_what_makes_no_sense_is_refused_in_one_line_before_a_cluster_is_made(words, value, tmp_path, capsys):
-    run = str(profiles.record(tmp_path / "profile"))
-    words = [word.replace("RUN", run) for word in words]
-    assert cli.main(["cluster", "emulate", *words, f"--out={tmp_path / 'out'}"]) == 2
-    error = capsys.readouterr().err
-    assert value in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+# As torchvision's ResNets have them: a layer in no block at either end, and a block whose weights are ready crosswise.
+TENSORS = (
+    Tensor("conv", (2, 3), "", 0.1, 1.9),
+    Tensor("one.weight", (4,), "one", 0.2, 1.5),
+    Tensor("one.shortcut", (5,), "one", 0.4, 1.2),
+    Tensor("one.bias", (6,), "one", 0.3, 1.4),
+    Tensor("fc", (7,), "", 0.8, 0.3),
+)
+PROFILE = Profile("", "", "", "cpu", "images", 1, 1.0, 2.0, 0.5, 0.5, (1.0,), TENSORS, (("float32", 80), ("int64", 8)))
+
+
+def test_forward_and_backward_wait_as_long_as_the_profile_and_each_gradient_until_it_was_ready(monkeypatch):
+    """Every wait is asked for, and none of it waited. Blocks are what FSDP shards."""
+    waited, ready, model = [], {}, StandIn(PROFILE)
+    monkeypatch.setattr(PACE, "wait", lambda began, seconds: waited.append(round(seconds, 9)))
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: ready.update({tuple(p.shape): sum(waited[forward:])}))
+    loss = model(torch.ones(1, requires_grad=True)).sum()
+    assert sum(waited) == pytest.approx(PROFILE.forward_s)
+    forward = len(waited)
+    loss.backward()
+    assert sum(waited[forward:]) == pytest.approx(PROFILE.backward_s)
+    assert ready == pytest.approx({tensor.shape: tensor.ready_s for tensor in TENSORS})
+    assert [sum(p.numel() for p in block.parameters()) for _, block in blocks_of(model)] == [15]
+    assert sorted((str(b.dtype), b.nbytes) for b in model.buffers()) == [("torch.float32", 80), ("torch.int64", 8)]
+
+
+def test_a_wait_that_was_too_long_is_taken_off_the_next(monkeypatch):
+    """A clock that is ours: each sleep takes 3 s more than it should, and the work before one wait 10 s."""
+    now = [0.0]
+    monkeypatch.setattr(stand_in.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(stand_in.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds + 3.0))
+    pace = stand_in.Pace()
+    pace.step(scale=2.0)
+    pace.wait(0.0, 5.0)
+    assert now == [13.0]
+    pace.wait(13.0, 5.0)  # until 20 + 3
+    assert now == [23.0] and pace.waited == [(0.0, 13.0), (13.0, 23.0)]
+    pace.step(scale=1.0)
+    began, now[0] = now[0], now[0] + 10.0
+    pace.wait(began, 4.0)  # it is over already, by 6
+    assert now == [33.0]
+    pace.wait(33.0, 8.0)  # 2 are left, and 3 too many
+    assert now == [38.0]
