@@ -1,8 +1,10 @@
 """bench/modes/sync_batch_norm.py in one process; tests/multiprocess/test_modes.py has it between several."""
 
 import copy
+import functools
 import inspect
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -16,14 +18,7 @@ from bench.modes.sync_batch_norm import ReducedBatchNorm2d, replace_norms
 from bench.profile.timeline import StepTimeline
 from tests.runs import needs_horovod
 
-
-def alone(value):
-    """The sum over one rank."""
-    return value.clone()
-
-
-def reduced_norm(*arguments, **options):
-    return ReducedBatchNorm2d(alone, *arguments, **options)
+reduced_norm = functools.partial(ReducedBatchNorm2d, torch.clone)  # the sum over one rank
 
 
 def images(mean: float = 3.0) -> torch.Tensor:
@@ -42,10 +37,6 @@ def network() -> nn.Sequential:
 )
 def test_on_one_rank_it_is_batch_norm(options):
     """And in evaluation, where nobody is asked."""
-
-    def nobody(value):
-        raise AssertionError("a sum over ranks in evaluation")
-
     own, reduced = nn.BatchNorm2d(4, **options), reduced_norm(4, **options)
     for parameter in own.parameters():
         nn.init.normal_(parameter)
@@ -60,7 +51,7 @@ def test_on_one_rank_it_is_batch_norm(options):
     torch.testing.assert_close(dict(own.state_dict()), dict(reduced.state_dict()))
     for a, b in zip(own.parameters(), reduced.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, atol=1e-3, rtol=1e-4)
-    reduced.sum_over_ranks = nobody
+    reduced.sum_over_ranks = mock.Mock(side_effect=AssertionError)
     with pytest.raises(AssertionError):
         reduced(images())
     if options.get("track_running_stats", True):

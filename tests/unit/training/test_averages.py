@@ -15,6 +15,7 @@ from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.modes import load_mode
 from bench.training.averages import Averages, stored
+from tests.unit.training.test_checkpoint import same
 
 STEPS = 5
 BATCHES = [(torch.randn(10, 6), torch.zeros(10), []) for _ in range(3)]
@@ -38,21 +39,6 @@ def averages_of(model: nn.Module, name: str = "single", **options) -> Averages:
     return Averages(config, mode, mode.wrap_model(model))
 
 
-def step(model: nn.Module, number: int) -> None:
-    """Weights and buffers move."""
-    torch.manual_seed(number)
-    model.train()
-    model(torch.randn(10, 6))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += torch.randn_like(parameter)
-
-
-def same(a: dict, b: dict) -> bool:
-    """Whether two state dicts are equal, names and bits."""
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
 @pytest.mark.parametrize("name", ["single", "dp"])
 def test_averages_are_torchs_and_come_back_from_a_checkpoint(name):
     """EMA bit by bit, but for the counter of batches, which is the model's and no average. SWA is the mean of the
@@ -63,7 +49,11 @@ def test_averages_are_torchs_and_come_back_from_a_checkpoint(name):
     wrapped = averages.mode.wrap_model(network())
     assert not averages.ready() and stored(averages.mode, wrapped, averages.state()) == {}
     for epoch in (1, 2, 3):
-        step(model, epoch)
+        torch.manual_seed(epoch)
+        model.train()(torch.randn(10, 6))  # buffers move
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += torch.randn_like(parameter)
         averages.step_taken()
         ema.update_parameters(model)
         seen.append(copy.deepcopy(model.state_dict()))

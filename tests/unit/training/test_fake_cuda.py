@@ -1,6 +1,6 @@
 """The whole step on a GPU, without one: what a GPU gets by default runs in each mode of torch, and lies there.
 
-In processes of their own (tests/fake_cuda.py says what is shown, and what is not)."""
+In a process of its own (tests/fake_cuda.py says what is shown, and what is not)."""
 
 import json
 import os
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.skipif(
     reason="it needs a torch with CUDA, a C compiler, and no GPU: tests/gpu has the real ones",
 )
 
-TWO = {"num_devices": 2}
-SMALL = {"model": "resnet18"}
+TWO, SMALL = {"num_devices": 2}, {"model": "resnet18"}
 ADAMW = {"mode": "fsdp", "optimizer": "adamw"} | TWO
 GPT = {"model": "gpt", "per_device_batch": 4}
 LABELS_STAY = "labels stay on the CPU"  # a mistake, which tests/fake_cuda.py makes
@@ -30,44 +29,33 @@ WHOLE = {
     "single, adamw, 4 passes": {"mode": "single", "optimizer": "adamw", "accumulate": 4, "clip_norm": 1.0} | SMALL,
     "single, tf32, N C H W": {"mode": "single", "precision": "tf32", "channels_last": False} | SMALL,
     "single, gpt": {"mode": "single"} | GPT,
-    "local": {"mode": "local", "local_steps": 1} | TWO,
+    "local": {"mode": "local", "local_steps": 1} | TWO | SMALL,
     "independent": {"mode": "independent"} | TWO | SMALL,
-    "fsdp": {"mode": "fsdp"} | TWO,
+    "fsdp": {"mode": "fsdp"} | TWO | SMALL,
     "fsdp, adamw, gpt": ADAMW | GPT,
     "fsdp, adamw, kept, prefetched": ADAMW | SMALL | {"reshard": False, "prefetch": 1},
     "fsdp, adamw, gathered in bf16": ADAMW | SMALL | {"param_dtype": "bf16"},
     "fsdp, adamw, gathered in bf16, reduced in fp32": ADAMW | SMALL | {"param_dtype": "bf16", "reduce_dtype": "fp32"},
 }
-FORWARD = {"ddp": {"mode": "ddp"} | TWO, "zero1": {"mode": "zero1"} | TWO}
+FORWARD = {mode: {"mode": mode} | TWO | SMALL for mode in ("ddp", "zero1")}
 
 
 @pytest.fixture(scope="module")
-def took(tmp_path_factory):
-    """``took(rows)``: what the program says of them, asked once."""
-    driver, done = tmp_path_factory.mktemp("cuda") / "libcuda.so.1", {}
+def lies(tmp_path_factory):
+    """Name -> where everything lies after its steps."""
+    driver = tmp_path_factory.mktemp("cuda") / "libcuda.so.1"
     build = [COMPILER, "-std=c11", "-Wall", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{driver.name}"]
     subprocess.run([*build, "-o", str(driver), "tests/stubs/cuda_stub.c"], cwd=ROOT, check=True, timeout=60)
-
-    def get(rows: dict) -> dict:
-        asked = json.dumps(rows)
-        if asked not in done:
-            command, env = [sys.executable, "-m", "tests.fake_cuda", asked], os.environ | {"LD_PRELOAD": str(driver)}
-            done[asked] = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
-        assert done[asked].returncode == 0, done[asked].stderr[-3000:]
-        return json.loads(done[asked].stdout.splitlines()[-1])
-
-    return get
-
-
-@pytest.fixture(scope="module")
-def whole(took):
-    """Name -> where everything lies after whole steps, all in one process."""
-    return took(WHOLE | {LABELS_STAY: WHOLE["single"]})
+    rows = WHOLE | {LABELS_STAY: {"mode": "single"} | SMALL} | FORWARD
+    command, env = [sys.executable, "-m", "tests.fake_cuda", json.dumps(rows)], os.environ | {"LD_PRELOAD": str(driver)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_step_with_a_gpus_defaults_lies_on_it(whole, name):
-    where = whole[name]
+def test_a_step_with_a_gpus_defaults_lies_on_it(lies, name):
+    where = lies[name]
     assert "error" not in where, where["error"]
     assert where["parameters"].keys() == where["gradients"].keys() == {"cuda:0 float32"}
     assert sum(where["parameters"].values()) == sum(where["gradients"].values())
@@ -75,13 +63,13 @@ def test_a_step_with_a_gpus_defaults_lies_on_it(whole, name):
     assert all(place.startswith("cuda:0 ") for place in where["buffers"])
 
 
-def test_the_defaults_are_those_of_a_recent_gpu(whole):
-    assert whole["single"]["defaults"] == "precision=bf16 channels_last=1 cudnn_benchmark=1 fused=1 batch=256"
+def test_the_defaults_are_those_of_a_recent_gpu(lies):
+    assert lies["single"]["defaults"] == "precision=bf16 channels_last=1 cudnn_benchmark=1 fused=1 batch=256"
 
 
 @pytest.mark.parametrize("name", FORWARD)
-def test_a_forward_pass_under_ddp_lies_on_a_gpu(took, name):
-    where = took({name: FORWARD[name]})[name]
+def test_a_forward_pass_under_ddp_lies_on_a_gpu(lies, name):
+    where = lies[name]
     assert "error" not in where, where["error"]
     assert where["parameters"].keys() == where["loss"].keys() == {"cuda:0 float32"}
 
@@ -91,12 +79,12 @@ def test_every_mode_of_torch_is_tried():
     assert tried == set(MODES) - {"dp", "horovod"}  # several devices in one process; not torch's
 
 
-def test_a_tensor_on_another_device_is_found(whole):
-    assert "cuda:0" in whole[LABELS_STAY]["error"] and "cpu" in whole[LABELS_STAY]["error"]
+def test_a_tensor_on_another_device_is_found(lies):
+    assert "cuda:0" in lies[LABELS_STAY]["error"] and "cpu" in lies[LABELS_STAY]["error"]
 
 
-def test_what_torch_runs_a_batch_norm_by(whole):
+def test_what_torch_runs_a_batch_norm_by(lies):
     """The fact on which the default of PRECISION rests (tutorials/manual/options.md)."""
-    assert {name for name, kernel in whole["batch norm"].items() if kernel != "Cudnn"} == {
+    assert {name for name, kernel in lies["batch norm"].items() if kernel != "Cudnn"} == {
         "bf16 contiguous_format", "bf16 channels_last",
     }  # fmt: skip

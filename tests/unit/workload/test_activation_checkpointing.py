@@ -40,7 +40,7 @@ class Odds(nn.Module):
 
 
 @pytest.mark.parametrize(("make", "shape", "blocks"), [
-    (lambda: tv.resnet18(num_classes=4), (4, 3, 32, 32), 8),
+    (lambda: tv.resnet18(num_classes=4), (4, 3, 16, 16), 8),
     (lambda: tv.squeezenet1_1(num_classes=4), (4, 3, 32, 32), 8),  # with dropout
     (Odds, (4, 4), 2),
 ])  # fmt: skip

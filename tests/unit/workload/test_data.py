@@ -1,5 +1,6 @@
-"""What digits and synthetic data hold, and the batches a process is given (bench/workload/loader.py)."""
+"""What digits and synthetic data hold, and the batches a process is given (bench/workload/sharding.py, loader.py)."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ from bench.config.data_sets import DATA_SETS
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.modes.base import Topology
-from bench.workload import loader
+from bench.workload import loader, sharding
 from bench.workload.images import ToFloat, digits, load_data
 from bench.workload.images.digits import Digits
 from bench.workload.images.synthetic import LENGTH, Synthetic
@@ -24,12 +25,6 @@ def config_of(**options) -> RunConfig:
 
 def place(rank=0, world_size=1, devices=1) -> Topology:
     return Topology(rank, rank, world_size, devices, CPU)
-
-
-def all_batches(config, topology, dataset, steps):
-    """The batches of a process as one pair of tensors: images [steps, b, 3, H, W], labels [steps, b]."""
-    pairs = list(loader.training_batches(config, topology, dataset, steps))
-    return torch.stack([images for images, _, _ in pairs]), torch.stack([labels for _, labels, _ in pairs])
 
 
 @pytest.mark.parametrize("size", [8, 33])
@@ -76,10 +71,11 @@ def test_synthetic_data_are_the_same_in_every_process():
 
 @pytest.mark.parametrize(("workers", "shares"), [(0, [0, 0, 0]), (3, [1, 1, 1]), (4, [2, 1, 1]), (2, [1, 1, 0])])
 def test_workers_are_shared_out_in_total_and_change_nothing(workers, shares):
-    dataset, config = Digits(8, train=True), config_of(num_devices=3, workers=workers)
-    assert [loader.training_batches(config, place(r, 3), dataset, 1).num_workers for r in range(3)] == shares
-    plain, loaded = (all_batches(c, place(0, 3), dataset, 5) for c in (config_of(num_devices=3), config))
-    assert all(torch.equal(a, b) for a, b in zip(plain, loaded, strict=True))
+    dataset, configs = Digits(8, train=True), [config_of(num_devices=3, workers=number) for number in (0, workers)]
+    assert [loader.training_batches(configs[1], place(r, 3), dataset, 1).num_workers for r in range(3)] == shares
+    plain, loaded = (list(loader.training_batches(config, place(0, 3), dataset, 5)) for config in configs)
+    for (images, labels, _), (images_too, labels_too, _) in zip(plain, loaded, strict=True):
+        assert torch.equal(images, images_too) and torch.equal(labels, labels_too)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -96,21 +92,21 @@ def test_each_pass_of_an_accumulated_step_is_a_part_of_the_global_batch(world_si
             assert sorted(seen) == sorted(parts[3 * step + j])
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
-@pytest.mark.parametrize("images", [1, 5, 360])
+@pytest.mark.parametrize(("world_size", "images"), [(1, 5), (2, 360), (3, 5), (7, 1), (7, 360)])
 def test_validation_shares_hold_every_image_once(world_size, images):
-    """In separate batches for each device."""
     config = config_of(num_devices=world_size)
     loaders = [loader.validation_batches(config, place(r, world_size), range(images)) for r in range(world_size)]
     shares = [[int(i) for draws in each.sampler for i in draws] for each in loaders]
     assert sorted(i for share in shares for i in share) == list(range(images))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    for mode, devices in (("ddp", 1), ("dp", 3)):
-        for given, each in ((None, 6), (10, 10)):
-            config = config_of(mode=mode, num_devices=3, val_batch=given, epochs=1)
-            batches = loader.validation_batches(config, place(devices=devices), range(100)).sampler
-            sizes = [len(draws) for draws in batches]
-            assert set(sizes[:-1]) == {each * devices} and sum(sizes) == 100
+
+
+@pytest.mark.parametrize(("mode", "devices"), [("ddp", 1), ("dp", 3)])
+@pytest.mark.parametrize(("given", "each"), [(None, 6), (10, 10)])
+def test_validation_is_in_separate_batches_for_each_device(mode, devices, given, each):
+    config = config_of(mode=mode, num_devices=3, val_batch=given, epochs=1)
+    sizes = [len(draws) for draws in loader.validation_batches(config, place(devices=devices), range(100)).sampler]
+    assert set(sizes[:-1]) == {each * devices} and sum(sizes) == 100
 
 
 def test_bytes_become_numbers_of_the_data_sets_mean_and_deviation():
@@ -133,3 +129,63 @@ def test_augmented_digits_move_and_are_the_same_for_everybody():
     assert 30 < changed < 50 and not torch.equal(a, b)  # one in nine stays where it was
     assert torch.equal(torch.cat([moved[first[i::2]][0] for i in (0, 1)]), torch.cat([a[0::2], a[1::2]]))  # two ranks
     assert float(a.min()) == float(plain.images.min())  # what comes in at the border is background
+
+
+# --- Every mode sees the same images, each once an epoch -------------------------------------------------------------
+
+SIZES = [(100, 12), (97, 8), (1437, 64), (10, 7), (5, 12)]  # (images, global batch): most do not divide
+
+
+def take(num_images, seed, global_batch, count):
+    return list(itertools.islice(sharding.global_batches(num_images, seed, global_batch), count))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
+def test_the_ranks_shards_make_up_the_global_batch(world_size):
+    """DP cuts its batch with ``chunk``, so chunk d must be what rank d of DDP reads."""
+    for batch in take(1437, 0, 6 * world_size, 4):
+        shards = [sharding.shard(batch, rank, 1, world_size) for rank in range(world_size)]
+        assert {len(part) for part in shards} == {6}
+        assert sorted(np.concatenate(shards)) == sorted(batch)
+        chunks = np.split(sharding.shard(batch, 0, world_size, world_size), world_size)
+        assert [chunk.tolist() for chunk in chunks] == [shard.tolist() for shard in shards]
+
+
+@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
+def test_an_epoch_loses_no_image_and_repeats_none(num_images, global_batch):
+    batches = take(num_images, 0, global_batch, sharding.steps_of_epochs(num_images, 3, global_batch)[-1])
+    assert {len(batch) for batch in batches} == {global_batch}
+    stream = np.concatenate(batches)
+    for epoch in range(3):
+        draws = stream[epoch * num_images : (epoch + 1) * num_images]
+        assert sorted(draws % num_images) == list(range(num_images))
+        assert set(draws // num_images) == {epoch}
+
+
+@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
+@pytest.mark.parametrize("seen", [0, 1, 7, 250])
+def test_a_stream_goes_on_where_it_was_left_whatever_the_batch(num_images, global_batch, seen):
+    whole = np.concatenate(take(num_images, 5, 10, 200))
+    rest = list(itertools.islice(sharding.global_batches(num_images, 5, global_batch, first=seen), 20))
+    assert np.concatenate(rest).tolist() == whole[seen : seen + 20 * global_batch].tolist()
+
+
+def test_the_order_changes_each_epoch_and_with_the_seed():
+    orders = [sharding.epoch_permutation(1437, seed, epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
+    assert all(a != b for a, b in itertools.combinations(orders, 2))
+    assert sharding.epoch_permutation(1437, 1, 1).tolist() == orders[-1]
+
+
+@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
+@pytest.mark.parametrize("before", [0, 1, 10])
+def test_epochs_of_a_resumed_run_end_where_their_last_image_is(num_images, global_batch, before):
+    """A run of ``before`` steps of 7 images continues with another batch."""
+    assert sharding.steps_of_epochs(num_images, 0, global_batch) == []
+    seen = before * 7
+    ends = sharding.steps_of_epochs(num_images, 4, global_batch, step=before, images_seen=seen)
+    for epoch, end in enumerate(ends, 1):
+        images = seen + (end - before) * global_batch
+        if num_images * epoch <= seen:
+            assert end <= before
+        else:
+            assert num_images * epoch <= images < num_images * epoch + global_batch

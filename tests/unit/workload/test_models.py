@@ -1,6 +1,5 @@
 """bench/workload/models and freezing.py: torchvision's classifiers, norms, first weights, frozen parts."""
 
-import copy
 import functools
 import os
 import socket
@@ -8,7 +7,6 @@ import urllib.request
 
 import pytest
 import torch
-import torch.distributed as dist
 import torchvision.models as tv
 from torch import nn
 
@@ -31,20 +29,11 @@ def build(model="resnet18", size=8, rank=0, classes=10, say=print, **options):
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [
-        ("resnet18", 8),
-        ("resnet50", 16),
-        ("resnet18", 64),
-        ("mobilenet_v3_small", 32),
-        ("squeezenet1_1", 32),
-        ("shufflenet_v2_x0_5", 32),
-        ("vit_b_32", 224),
-        ("googlenet", 64),  # in training torchvision's returns its two auxiliary outputs, too
-        ("inception_v3", 96),
-    ],
+    [("resnet18", 64), ("squeezenet1_1", 32), ("vit_b_32", 224), ("googlenet", 64), ("inception_v3", 96)],
 )
 def test_an_architecture_learns_from_a_batch(name, size):
-    """One forward and backward pass in training mode, as the training loop does it."""
+    """One forward and backward pass in training mode, as the training loop does it. In it torchvision's googlenet and
+    inception return their auxiliary outputs, too."""
     model = build(name, size)
     outputs = model(torch.randn(2, 3, size, size))
     nn.functional.cross_entropy(outputs, torch.tensor([1, 2])).backward()
@@ -57,7 +46,7 @@ def test_an_architecture_learns_from_a_batch(name, size):
     [
         ("resnet81", 8, ("MODEL=resnet81", "resnet18")),  # with a suggestion
         ("fasterrcnn_resnet50_fpn", 8, ("MODEL=fasterrcnn_resnet50_fpn",)),  # no classifier
-        ("alexnet", 16, ("IMAGE_SIZE=16", "alexnet")),
+        ("squeezenet1_1", 16, ("IMAGE_SIZE=16", "squeezenet1_1")),
         ("vit_b_16", 32, ("IMAGE_SIZE=32", "vit_b_16")),
     ],
 )
@@ -77,11 +66,11 @@ def test_small_images_get_a_small_stem_and_larger_ones_torchvisions():
         assert not torch.equal(a.conv1.weight, model.conv1.weight)
 
 
-@pytest.mark.parametrize(("name", "norm"), [("resnet50", "none"), ("mobilenet_v3_small", "none"),
+@pytest.mark.parametrize(("name", "norm"), [("resnet18", "none"), ("mobilenet_v3_small", "none"),
                                             ("shufflenet_v2_x0_5", "group")])  # fmt: skip
 def test_without_batch_norm_images_do_not_see_each_other(name, norm):
     """What makes equality of modes exact. There are the same parameters, and no statistics."""
-    images, with_norm, without = torch.randn(6, 3, 32, 32), build(name, 32), build(name, 32, norm=norm)
+    images, with_norm, without = torch.randn(4, 3, 32, 32), build(name, 32), build(name, 32, norm=norm)
     for (left, one), (right, other) in zip(with_norm.named_parameters(), without.named_parameters(), strict=True):
         assert left == right and one.shape == other.shape and (norm == "none" or torch.equal(one, other)), left
     assert list(without.buffers()) == [] and not any(isinstance(m, BATCH_NORMS) for m in without.modules())
@@ -105,8 +94,8 @@ def test_the_momentum_of_every_batch_norm_can_be_set():
     assert len(norms) == 20 and {norm.momentum for norm in norms} == {0.01}
     synced = replace_norms(build(bn_momentum=0.01), functools.partial(ReducedBatchNorm2d, None))
     assert {m.momentum for m in synced.modules() if isinstance(m, nn.BatchNorm2d)} == {0.01}
-    with refuses("BN_MOMENTUM", "MODEL=alexnet"):
-        build("alexnet", 64, bn_momentum=0.01)
+    with refuses("BN_MOMENTUM", "MODEL=squeezenet1_1"):
+        build("squeezenet1_1", 64, bn_momentum=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -146,17 +135,16 @@ def test_ranks_read_the_same_weights_and_differ_in_a_fresh_head(weights_file):
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "values"),
+    ("options", "values"),
     [
-        ("resnet34", {}, ()),
-        ("resnet18", {"norm": "none"}, ("bn1.running_mean", "bn1.running_var")),
-        ("resnet18", {"size": SMALL_IMAGE}, ("conv1.weight", "[64, 3, 3, 3]", "[64, 3, 7, 7]")),
+        ({"norm": "none"}, ("bn1.running_mean", "bn1.running_var")),
+        ({"size": SMALL_IMAGE}, ("conv1.weight", "[64, 3, 3, 3]", "[64, 3, 7, 7]")),
     ],
 )
-def test_weights_of_another_architecture_are_refused(weights_file, model, options, values):
+def test_weights_of_another_architecture_are_refused(weights_file, options, values):
     path, _ = weights_file
     with refuses(path, *values):
-        build(model, pretrained=str(path), **options)
+        build(pretrained=str(path), **options)
 
 
 def test_a_file_with_code_needs_trust(tmp_path):
@@ -221,16 +209,6 @@ def test_torchvisions_old_names_and_second_outputs(hub):
     assert model.fc.out_features == 10
 
 
-def trained(model) -> set[str]:
-    return {name.partition(".")[0] for name, p in model.named_parameters() if p.requires_grad}
-
-
-def step(model, plain) -> None:
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, weight_decay=0.1)
-    nn.functional.cross_entropy(model(torch.randn(4, 3, 8, 8)), torch.tensor([0, 1, 2, 3])).backward()
-    optimizer.step()
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -242,7 +220,7 @@ def step(model, plain) -> None:
 def test_names_say_what_is_trained(options, expected):
     notes = []
     model = build(say=notes.append, **options)
-    assert trained(model) == expected
+    assert {name.partition(".")[0] for name, p in model.named_parameters() if p.requires_grad} == expected
     frozen = sum(not p.requires_grad for p in model.parameters())
     (note,) = notes
     assert f"{frozen} of 62" in note and "conv1.weight" in note and f"{frozen - 4} more" in note  # and not each of them
@@ -262,34 +240,13 @@ def test_patterns_that_cannot_be_meant_are_refused(options, values):
         build(**options)
 
 
-def test_ddp_takes_steps_with_frozen_parameters():
-    """Two steps: DDP finds out in the second forward that a gradient of the first never came. Statistics of frozen
-    norms stay, and the others move."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        plain = build(freeze="conv1*,bn1*,layer1*,layer2*,layer3.0.bn1*")
-        start = copy.deepcopy(plain.state_dict())
-        model = nn.parallel.DistributedDataParallel(plain)
-        step(model, plain)
-        step(model, plain)
-    finally:
-        dist.destroy_process_group()
-    for parameter in plain.parameters():
-        assert (parameter.grad is not None) == parameter.requires_grad
-    now = plain.state_dict()
-    assert differ(start, now) == {"layer3", "layer4", "fc"}  # buffers too, and weight decay
-    moved = {key for key in now if key.endswith("running_mean") and not torch.equal(now[key], start[key])}
-    norms = {f"{name}.running_mean" for name, m in plain.named_modules() if isinstance(m, nn.BatchNorm2d)}
-    assert norms - moved == {k for k in norms if k.startswith(("bn1.", "layer1.", "layer2.", "layer3.0.bn1."))}
-
-
 def test_after_validation_what_is_frozen_stays_so():
     """And dropout before a trained head is on, inside a frozen part off."""
-    model = build(freeze="bn1*,layer1*")
+    model = build(freeze="bn1*,layer1*,layer3.0.bn1*")
     model.eval()
     train_mode(model)
-    assert model.training and model.layer2.training and model.layer2[0].bn1.training
-    assert not model.bn1.training and not model.layer1[0].bn1.training
+    assert model.training and model.layer2[0].bn1.training and model.layer3.training and model.layer3[0].bn2.training
+    assert not any(norm.training for norm in (model.bn1, model.layer1[0].bn1, model.layer3[0].bn1))
     part = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     model = nn.Sequential(part, nn.Dropout(), nn.Linear(2, 2))
     assert freeze_parameters(model, "0.*", None) == ["0.0.weight", "0.0.bias"]

@@ -28,7 +28,7 @@ from bench.training.build import require_room
 from bench.training.loop import build_optimizer
 from bench.workload import batch, load_workload, own_code
 from bench.workload.models import build_model
-from bench.workload.own.template import CLASSES
+from bench.workload.own import OneProcess
 from tests.runs import ROOT, refuses
 
 NUMBERS = itertools.count()
@@ -40,16 +40,6 @@ GOOD = """
     def datasets():
         return [(torch.ones(3) * i, i % 2) for i in range(8)], [(torch.zeros(3), 1)] * 4, 2
 """
-
-
-class OneRank:
-    """What a mode tells a workload: here of one rank, or of ``others``, too."""
-
-    def __init__(self, *others):
-        self.others, self.topology = others, SimpleNamespace(rank=0)
-
-    def gather(self, item):
-        return [item, *self.others]
 
 
 @pytest.fixture
@@ -67,7 +57,7 @@ def own(tmp_path):
 
 def tried(workload):
     """Data, model and the trial step, as a run does it."""
-    train_set, _ = workload.load(OneRank(), print)
+    train_set, _ = workload.load(OneProcess(), print)
     model = workload.model(workload.config, 0, print)
     workload.check(model, train_set)
     return model, train_set
@@ -199,18 +189,15 @@ def test_what_cannot_be_trained_is_one_line(own, row):
         tried(own(GOOD.replace(old, new) + SPARED))
 
 
-COLLATED = (
-    GOOD
-    + """
+COLLATED = f"""{GOOD}
     def collate(examples):
         inputs, targets = zip(*examples)
         classes = torch.tensor(targets, dtype=torch.float64)
-        return {"rows": list(inputs), "names": ["a"] * len(inputs)}, {"classes": classes}
+        return {{"rows": list(inputs), "names": ["a"] * len(inputs)}}, {{"classes": classes}}
     def step(model, inputs, targets):
         outputs = model(torch.stack(inputs["rows"]))
         return outputs, ((outputs[:, 0] - targets["classes"]) ** 2).mean()
 """
-)
 
 
 def test_collate_is_called_for_each_forward_pass(own):
@@ -238,16 +225,12 @@ def test_what_is_wrong_with_collate_or_score_is_one_line_before_training(own, te
 
 
 def test_a_validation_calls_step_where_the_model_alone_cannot_be_called(own):
-    scored = (
-        COLLATED
-        + """
+    workload = own(COLLATED + """
     def loss(outputs, targets):
         return (outputs[:, 0] - targets["classes"]).abs().mean()
     def score(outputs, targets):
         return targets["classes"]
-    """
-    )
-    workload = own(scored, epochs=1, per_device_batch=4)
+    """, epochs=1, per_device_batch=4)  # fmt: skip
     model, train_set = tried(workload)
     inputs, targets, _ = train_set[np.arange(4)]
     outputs = workload.forward(model, inputs, targets)
@@ -305,25 +288,20 @@ def test_parameters_without_a_gradient_can_be_frozen(own):
     tried(own(GOOD.replace(LINEAR, f"spared({LINEAR})") + SPARED, freeze="spare.*"))
 
 
-@pytest.mark.parametrize(("length", "ends", "values"), [(9, "", ("8", "9", "rank 1")), (8, "other", ("rank 1",))])
-def test_ranks_with_other_data_are_refused(own, length, ends, values):
+def test_ranks_with_other_data_are_refused(own):
     """Random data are the same on each."""
     workload, seen = own(), []
     workload.load(SimpleNamespace(gather=lambda item: seen.append(item) or [item]), print)
-    with refuses("rank 0", *values):
-        workload.load(OneRank([(length, ends or seen[0][0][1]), seen[0][1]]), print)
-    first, second = (own(GOOD.replace(IMAGE, "torch.randn(3)")).load(OneRank(), print)[0] for _ in range(2))
+    with refuses("rank 0", "rank 1"):
+        workload.load(SimpleNamespace(gather=lambda item: [item, [(8, "other"), seen[0][1]]]), print)
+    first, second = (own(GOOD.replace(IMAGE, "torch.randn(3)")).load(OneProcess(), print)[0] for _ in range(2))
     assert torch.equal(first[np.arange(8)][0], second[np.arange(8)][0])
 
 
-def test_the_template_is_written_once_and_can_be_trained(tmp_path, capsys):
+def test_the_template_is_written_once(tmp_path, capsys):
     path = tmp_path / "mine.py"
     assert new_workload.run(SimpleNamespace(file=str(path))) == 0
     assert f"--model {path}:build --data {path}:datasets" in capsys.readouterr().out
-    config = RunConfig(mode="single", model=f"{path}:build", data=f"{path}:datasets")
-    workload = load_workload(resolve(config, "cpu", 2), torch.device("cpu"))
-    tried(workload)
-    assert workload.num_outputs == CLASSES
     with refuses(path):
         new_workload.run(SimpleNamespace(file=str(path)))
 

@@ -10,20 +10,26 @@ import tarfile
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
+from bench.modes.base import Topology
 from bench.workload import once
 from bench.workload.images import photographs, sources
 from bench.workload.images.augment import example_seeds
-from bench.workload.images.decode import decode, quiet
+from bench.workload.images.decode import decode, decodes_on, on_device, quiet
 from bench.workload.images.photographs import ImageSet
 from bench.workload.images.sources import FolderSource, TarSource
+from bench.workload.loader import SlowStorage, plain_errors, training_batches
 from tests.runs import refuses
 
 # Three loader workers on a machine of two cores are meant.
@@ -45,20 +51,15 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
     return buffer.getvalue()
 
 
-def fill(folder: Path, classes=CLASSES, each: int = 4, first: int = 0) -> Path:
-    for c, name in enumerate(classes):
-        (folder / name).mkdir(parents=True)
-        for i in range(each):
-            data = encoded(picture(first + 100 * c + i, 40 + 3 * i, 30 + 2 * c))
-            (folder / name / f"{i}.jpg").write_bytes(data)
-    return folder
-
-
 @pytest.fixture
 def data(tmp_path) -> Path:
     """PATH with train (3 classes, 4 images each) and val (2 images each)."""
-    fill(tmp_path / "data" / "train")
-    fill(tmp_path / "data" / "val", each=2, first=1000)
+    for split, each, first in (("train", 4, 0), ("val", 2, 1000)):
+        for c, name in enumerate(CLASSES):
+            (folder := tmp_path / "data" / split / name).mkdir(parents=True)
+            for i in range(each):
+                image = picture(first + 100 * c + i, 40 + 3 * i, 30 + 2 * c)
+                (folder / f"{i}.jpg").write_bytes(encoded(image))
     return tmp_path / "data"
 
 
@@ -106,17 +107,16 @@ def test_a_folder_gives_its_images_with_the_labels_of_their_folders(data):
     assert (source.classes, source.labels.tolist()) == (list(CLASSES), [1, 1, 2, 2])
 
 
-def flat(data: Path, labels: str | None = "val_labels.csv") -> dict[str, str]:
+def flat(data: Path, classes=CLASSES) -> dict[str, str]:
     """val as ImageNet has it: no class folders, the classes in a list, and the classes turned round, so that names do
     not tell them. Returns name -> class."""
     found = {}
     for number, file in enumerate(sorted((data / "val").rglob("*.jpg"))):
         file.rename(data / "val" / f"v{number}.jpg")
-        found[f"v{number}.jpg"] = CLASSES[-1 - CLASSES.index(file.parent.name)]
+        found[f"v{number}.jpg"] = classes[-1 - CLASSES.index(file.parent.name)]
     for name in CLASSES:
         (data / "val" / name).rmdir()
-    if labels:
-        (data / labels).write_text("".join(f"{name},{label}\n" for name, label in found.items()))
+    (data / "val_labels.csv").write_text("".join(f"{name},{label}\n" for name, label in found.items()))
     return found
 
 
@@ -140,12 +140,6 @@ def test_a_flat_val_has_its_classes_in_a_labels_file(data, tmp_path, inside):
     assert np.array_equal(kind(place, train=False, val_labels=tmp_path / "elsewhere.csv").labels, source.labels)
 
 
-def strange_label(data: Path) -> None:
-    flat(data)
-    labels = data / "val_labels.csv"
-    labels.write_text(labels.read_text().replace("ant", "dog"))
-
-
 WRONG_FOLDERS = {  # what spoils it: (how, the set that is asked for, what the error names)
     "no train": (lambda data: (data / "train").rename(data / "training"), True, ["/train"]),
     "no val": (lambda data: (data / "val").rename(data / "test"), False, ["val", "eval"]),
@@ -153,8 +147,8 @@ WRONG_FOLDERS = {  # what spoils it: (how, the set that is asked for, what the e
     "an empty class": (lambda data: (data / "train" / "bat").mkdir(), True, ["train/bat"]),
     "other types": (lambda data: [p.rename(p.with_suffix(".gz")) for p in data.rglob("*.jpg")], True, [".jpg"]),
     "another class": (lambda data: (data / "val" / "ant").rename(data / "val" / "dog"), False, ["dog"]),
-    "no labels": (lambda data: flat(data, labels=None), False, ["VAL_LABELS"]),
-    "another label": (strange_label, False, ["val_labels.csv", "dog"]),
+    "no labels": (lambda data: (flat(data), (data / "val_labels.csv").unlink()), False, ["VAL_LABELS"]),
+    "another label": (lambda data: flat(data, ("dog", *CLASSES[1:])), False, ["val_labels.csv", "dog"]),
 }
 
 
@@ -188,11 +182,10 @@ def read_until(source, moment: float) -> None:
             source.read(index)
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_processes_that_read_one_tar_at_once_do_not_disturb_each_other(data, nested):
+def test_processes_that_read_one_tar_at_once_do_not_disturb_each_other(data):
     """As loader workers, which inherit what the parent has opened. Through timm's open files, some of the reads here
     are wrong."""
-    source = TarSource(packed(data, nested), train=True)
+    source = TarSource(packed(data, nested=True), train=True)
     expected = [source.read(index) for index in range(12)]
     moment = time.monotonic() + 0.4
     fork = multiprocessing.get_context("fork")
@@ -261,15 +254,14 @@ def test_a_tar_with_another_class_or_cut_short_later_is_one_line(data):
         batch(ImageSet(source, 8, train=True), 11)
 
 
-def kinds_of_images() -> dict[str, bytes]:
-    """One small file of every kind that occurs."""
+def test_every_kind_of_image_is_decoded_as_pil_does():
     rgb, grey = picture(1), picture(2).convert("L")
     exif = Image.Exif()
     exif[0x0112] = 6  # "turn me by 90 degrees"
     transparent, grey_alpha = rgb.copy(), grey.copy()
     transparent.putalpha(grey)
     grey_alpha.putalpha(rgb.convert("L"))
-    return {
+    for kind, data in {
         "jpeg": encoded(rgb),
         "progressive": encoded(rgb, progressive=True),
         "grey jpeg": encoded(grey),
@@ -282,40 +274,26 @@ def kinds_of_images() -> dict[str, bytes]:
         "tiff": encoded(rgb, "TIFF", compression="tiff_lzw"),
         "webp": encoded(rgb, "WEBP", lossless=True),
         "ppm": encoded(rgb, "PPM"),
-    }
-
-
-@pytest.mark.parametrize("kind", kinds_of_images())
-def test_every_kind_of_image_is_decoded_as_pil_does(kind):
-    data = kinds_of_images()[kind]
-    expected = np.array(Image.open(io.BytesIO(data)).convert("RGB"))
-    with quiet():
-        image = decode(data)
-    assert image.dtype == torch.uint8 and image.shape == (3, 30, 40)
-    assert np.array_equal(image.permute(1, 2, 0).numpy(), expected)
-    assert image.permute(1, 2, 0).is_contiguous()
+    }.items():
+        with quiet():
+            image = decode(data).permute(1, 2, 0)
+        assert (image.dtype, image.shape, image.is_contiguous()) == (torch.uint8, (30, 40, 3), True), kind
+        assert np.array_equal(image.numpy(), np.array(Image.open(io.BytesIO(data)).convert("RGB"))), kind
     grey = np.arange(0, 65536, 64, dtype=np.uint16).reshape(32, 32)  # of sixteen bits the upper eight are taken
     with quiet():
         image = decode(encoded(Image.fromarray(grey), "PNG"))
     assert np.array_equal(image.numpy(), np.broadcast_to(grey >> 8, (3, 32, 32)))
 
 
-BAD = {
-    "empty": b"",
-    "truncated jpeg": encoded(picture(1))[:-200],
-    "truncated png": encoded(picture(1), "PNG")[:-200],
-    "text": b"<html>not found</html>" * 9,
-}
-
-
-@pytest.mark.parametrize("kind", [*BAD, "vanished"])
-def test_an_unreadable_image_is_a_users_error_that_names_it(data, kind):
+def test_an_unreadable_image_is_a_users_error_that_names_it(data):
+    """Empty, truncated, a text, vanished."""
     for train in (True, False):
         file = data / ("train" if train else "val") / "bee" / "1.jpg"
         dataset = ImageSet(FolderSource(data, train), 8, train)
-        file.unlink() if kind == "vanished" else file.write_bytes(BAD[kind])
-        with refuses(file, "SKIP_BAD=1"):
-            everything(dataset)
+        for content in (b"", encoded(picture(1))[:-200], encoded(picture(1), "PNG")[:-200], b"<html>" * 30, None):
+            file.unlink() if content is None else file.write_bytes(content)
+            with refuses(file, "SKIP_BAD=1"):
+                everything(dataset)
 
 
 def test_training_takes_the_next_readable_image_and_validation_leaves_one_out(data):
@@ -448,3 +426,108 @@ def test_an_unreadable_image_is_not_held(data, tmp_path):
     assert torch.equal(a, b) and torch.equal(labels, same[0]) and skipped == same[1] == ["train/bee/1.jpg"]
     with refuses("SKIP_BAD=1"):
         ImageSet(source, 8, True, hold=cache)[draws]  # another run, from the file that is there
+
+
+# --- DECODE=cuda, as far as a test can go without a GPU: on a CPU device, and the call by a stand-in ------------------
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def images_of(folder, finish_on, train: bool = True, workers: int = 0, slow: bool = False):
+    """The first six batches of five, through the loader; finish_on: a device, or None for the present road."""
+    dataset = ImageSet(FolderSource(folder, train), 16, train, seed=3, finish_on=finish_on)
+    config = RunConfig(mode="single", per_device_batch=5, workers=workers, data=f"imagefolder:{folder}")
+    dataset = SlowStorage(dataset, 0.1) if slow else dataset
+    batches = training_batches(resolve(config, "cpu", 2), Topology(0, 0, 1, 1, CPU), dataset, 6)
+    return list(plain_errors(iter(batches)))
+
+
+@pytest.fixture
+def of_all_kinds(data):
+    """JPEGs, and others: one begins, as pixels, with the bytes by which a JPEG is known."""
+    for name in ("bee", "ant"):
+        pixels = np.full((20, 30, 3), (0xFF, 0xD8, 0xFF), dtype=np.uint8)
+        Image.fromarray(pixels).save(data / "train" / name / "x.png")
+        picture(5).save(data / "train" / name / "y.bmp")
+    return data
+
+
+@pytest.mark.parametrize(("train", "workers", "slow"), [(True, 0, False), (False, 0, False), (True, 2, True)])
+def test_the_images_are_those_of_the_other_road(of_all_kinds, train, workers, slow):
+    """With one decoder for both: files, order, parts, mirrors and labels are bit-identical, with each reader."""
+    ours, theirs = (images_of(of_all_kinds, finish_on, train, workers, slow) for finish_on in (CPU, None))
+    assert len(ours) == len(theirs) == 6
+    for (images, labels, names), (images_too, labels_too, names_too) in zip(ours, theirs, strict=True):
+        assert images.dtype == torch.uint8 and torch.equal(images, images_too)
+        assert torch.equal(labels, labels_too) and names == names_too == []
+
+
+def test_all_jpegs_of_a_batch_go_to_the_gpu_in_one_call(monkeypatch):
+    """A stand-in for torchvision, which was read: a list of [bytes] on the CPU, the mode, and the device by name."""
+    calls = []
+
+    def decode_jpeg(files, mode, device):
+        calls.append((len(files), mode, str(device), {file.device.type for file in files}))
+        return [torch.zeros(3, 4, 5, dtype=torch.uint8) for _ in files]
+
+    monkeypatch.setattr(torchvision.io, "decode_jpeg", decode_jpeg)
+    images = on_device([torch.zeros(9, dtype=torch.uint8)] * 3, [(4, 5, True)] * 3, CUDA)
+    assert calls == [(3, "RGB", "cuda:0", {"cpu"})] and [tuple(image.shape) for image in images] == [(3, 4, 5)] * 3
+
+
+def test_a_jpeg_that_cannot_be_read_is_named(of_all_kinds):
+    """The decoder of a whole batch does not say which one it was."""
+    bad = of_all_kinds / "train" / "ant" / "0.jpg"
+    bad.write_bytes(bad.read_bytes()[:-400])
+    for workers in (0, 1):
+        with refuses("ant/0.jpg"):
+            images_of(of_all_kinds, CPU, workers=workers)
+
+
+def test_a_jpeg_that_the_gpu_cannot_decode_is_decoded_on_the_cpu(of_all_kinds, monkeypatch):
+    expected = images_of(of_all_kinds, None)
+    monkeypatch.setattr(torchvision.io, "decode_jpeg", mock.Mock(side_effect=RuntimeError("nvjpegDecode failed: 2")))
+    found = images_of(of_all_kinds, CPU)
+    assert all(torch.equal(ours[0], theirs[0]) for ours, theirs in zip(found, expected, strict=True))
+
+
+no_nvjpeg = mock.Mock(side_effect=RuntimeError("decode_jpegs_cuda: torchvision not compiled with nvJPEG\nmore"))
+
+
+def nvjpeg(files, mode, device):
+    return [torch.zeros(3, 16, 16, dtype=torch.uint8)] * len(files)
+
+
+@pytest.mark.parametrize(
+    ("decode", "stand_in", "device", "options", "expected"),
+    [
+        ("cpu", nvjpeg, CUDA, {}, False),
+        ("auto", nvjpeg, CUDA, {}, True),
+        ("auto", nvjpeg, CUDA, {"skip_bad": True}, False),
+        ("auto", nvjpeg, CUDA, {"in_memory": True}, False),
+        ("auto", nvjpeg, CPU, {}, False),
+        ("auto", no_nvjpeg, CUDA, {}, False),
+        ("cuda", nvjpeg, CUDA, {}, True),
+    ],
+)
+def test_where_it_works_is_found_by_trying(monkeypatch, decode, stand_in, device, options, expected):
+    monkeypatch.setattr(torchvision.io, "decode_jpeg", stand_in)
+    config = RunConfig(data="imagefolder:/x", decode=decode, **options)
+    assert decodes_on(device, config) is expected
+
+
+def test_what_does_not_go_with_it_is_refused(monkeypatch):
+    for given, values in (
+        ({"data": "digits"}, ("DECODE", "DATA=digits")),
+        ({"data": "tar:/x", "skip_bad": True}, ("DECODE", "SKIP_BAD")),
+        ({"data": "tar:/x", "in_memory": True}, ("DECODE", "CACHE_IMAGES")),
+    ):
+        with refuses(*values):
+            RunConfig(decode="cuda", **given)
+    config = RunConfig(decode="cuda", data="tar:/x")
+    with refuses("DECODE=cuda"):
+        resolve(config, "cpu", 2)
+    assert resolve(RunConfig(decode="auto", data="tar:/x"), "cpu", 2).decode == "auto"
+    monkeypatch.setattr(torchvision.io, "decode_jpeg", no_nvjpeg)
+    with refuses("DECODE=cuda", "DECODE=cpu"):
+        decodes_on(CUDA, config)
