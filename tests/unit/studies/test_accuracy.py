@@ -6,7 +6,6 @@ import pytest
 
 from bench.analysis import comparison
 from bench.analysis.equivalence import verdict_of
-from bench.analysis.suite import suites_of
 from bench.cli import COMMANDS
 from bench.config.command_line import from_arguments
 from bench.errors import UserError
@@ -18,13 +17,8 @@ from tests.shown import plain, text_of
 
 
 @pytest.fixture(scope="module")
-def suite():
-    return records.suite("accuracy", records.accuracy_programs(), rounds=3)
-
-
-@pytest.fixture(scope="module")
-def result(suite):
-    return ACCURACY.result(suite)
+def result():
+    return ACCURACY.result(records.suite("accuracy", rounds=3))
 
 
 def test_modes_are_paired_by_seed_against_single(result):
@@ -60,9 +54,7 @@ def test_a_seed_a_round_is_fair_and_another_seed_in_one_program_is_not(result):
         if data["config"]["round"] == 1:
             data["config"]["seed"] = 9
 
-    found = records.suite_records("accuracy", records.accuracy_programs(), rounds=3)
-    (mixed,) = suites_of(records.edited(found, another_in_the_second_round, "dp"))
-    result = ACCURACY.result(mixed)
+    result = ACCURACY.result(records.suite("accuracy", rounds=3, change=another_in_the_second_round, of="dp"))
     assert [fact.name for fact in result.certificate.differences] == ["seed"]
     assert "NOT A FAIR COMPARISON: seed" in text_of(accuracy.draw(result))
     flagged = {r.label for r in result.rows if any("(unfair)" in cell for cell in accuracy.cells(result, r))}
@@ -77,7 +69,7 @@ def test_runs_that_were_not_validated_are_refused():
         ACCURACY.result(records.suite("accuracy", untrained, rounds=2))
 
 
-def test_table_picture_and_page_have_every_verdict_and_no_speed(suite, result):
+def test_table_picture_and_page_have_every_verdict_and_no_speed(result):
     (grid,) = ACCURACY.summary(result)
     cells = {row[0]: " | ".join(row) for row in grid.rows}
     assert "98.77" in cells["single"]
@@ -85,7 +77,7 @@ def test_table_picture_and_page_have_every_verdict_and_no_speed(suite, result):
                          "not shown"}.items():  # fmt: skip
         assert words in cells[label]
     assert "0 of 3" in cells["ddp"] and "2 of 3" in cells["horovod"]
-    said = plain(page.page([suite], [], []))
+    said = plain(page.page([result.suite], [], []))
     assert said.index("dp vs single: equivalent within ±1 point") < said.index("Was it fair?")
     assert "images/s" not in said and "faster" not in said
 

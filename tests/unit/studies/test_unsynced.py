@@ -25,13 +25,6 @@ RULES = {
 }
 
 
-def theory(kind, options: dict, learning_rates: list[float]) -> list[float] | None:
-    decay, momentum = options.get("weight_decay", 0.0), options.get("momentum", 0.0)
-    return formulas.replica_distance_factors(
-        learning_rates, kind.__name__.lower(), decay, momentum, "nesterov" in options
-    )
-
-
 def distances_of(kind, options: dict, learning_rates: list[float]) -> list[float]:
     """Two replicas of a quadratic with unlike minima, given the mean of their gradients, clipped: their distance before
     the first step and after each, over the first."""
@@ -55,7 +48,10 @@ def distances_of(kind, options: dict, learning_rates: list[float]) -> list[float
 def test_the_theory_is_what_torchs_optimizers_do(rule):
     kind, options = RULES[rule]
     learning_rates = [0.02 * (1 + step % 7) for step in range(60)]  # another in every step
-    expected, found = theory(kind, options, learning_rates), distances_of(kind, options, learning_rates)
+    decay, momentum = options.get("weight_decay", 0.0), options.get("momentum", 0.0)
+    rule_of = (kind.__name__.lower(), decay, momentum, "nesterov" in options)
+    expected = formulas.replica_distance_factors(learning_rates, *rule_of)
+    found = distances_of(kind, options, learning_rates)
     if rule == "adam and decay":  # no closed form, and none is claimed
         assert expected is None and max(found) - min(found) > 0.01
     else:
@@ -77,13 +73,8 @@ def test_the_distance_of_three_replicas_and_imagenets_usual_recipe():
 
 
 @pytest.fixture(scope="module")
-def suite():
-    return records.suite("unsynced", records.unsynced_programs(), rounds=4)
-
-
-@pytest.fixture(scope="module")
-def result(suite):
-    return UNSYNCED.result(suite)
+def result():
+    return UNSYNCED.result(records.suite("unsynced", rounds=4))
 
 
 def model(result, label: str, name: str = MAIN) -> unsynced.Model:
@@ -95,9 +86,8 @@ def test_every_model_is_compared_with_rank_0_of_the_synchronised_run_of_its_seed
     assert bases == {"ddp": None, "ddp unsynced": "ddp", "horovod": None, "horovod unsynced": "horovod", "dp": "ddp"}
     assert model(result, "ddp unsynced").differences == pytest.approx([-3] * 4)
     assert model(result, "ddp unsynced", "rank 1").differences == pytest.approx([-50] * 4)
-    assert model(result, "horovod unsynced", "average, statistics re-estimated").differences == pytest.approx(
-        [-0.1] * 4
-    )
+    average = model(result, "horovod unsynced", "average, statistics re-estimated")
+    assert average.differences == pytest.approx([-0.1] * 4)
     assert model(result, "ddp unsynced").p == 2 / 2**4  # all four fell: as far out as four seeds can be
     assert model(result, "horovod unsynced").found.verdict == "equivalent within ±1"
     assert [each.name for each in result.models if each.program.label == "dp"] == ["rank 0"]
