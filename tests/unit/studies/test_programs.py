@@ -24,6 +24,7 @@ from bench.studies.rounds import order
 from bench.studies.scaling import study as scaling
 from bench.studies.sweep import study as sweep
 from bench.studies.unsynced import study as unsynced
+from tests.runs import refuses
 
 TRAINING = ("channels_last", "precision", "compile")
 SWEPT = [mode for mode, info in MODES.items() if info.sweep]
@@ -62,13 +63,13 @@ def test_options_of_a_backend_go_to_the_modes_that_have_them():
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [("ddp", "ddp"), ("ddp,ddp", "ddp"), ("ddp,zero", "zero"), ("ddp,", "''"),
-     ("ddp,single:COMPRESSION=fp16", "MODE=single"), ("ddp,ddp:BATCH=8", "BATCH.*BUCKET_CAP_MB"),
-     ("ddp,ddp:BUCKET_CAP_MB=big", "BUCKET_CAP_MB=big"),
-     ("ddp,horovod:COMPRESSION=powersgd", "MODE=horovod.*COMPRESSION=powersgd")],
+    [("ddp", ["ddp"]), ("ddp,ddp", ["ddp"]), ("ddp,zero", ["zero"]), ("ddp,", ["''"]),
+     ("ddp,single:COMPRESSION=fp16", ["MODE=single"]), ("ddp,ddp:BATCH=8", ["BATCH", "BUCKET_CAP_MB"]),
+     ("ddp,ddp:BUCKET_CAP_MB=big", ["BUCKET_CAP_MB=big"]),
+     ("ddp,horovod:COMPRESSION=powersgd", ["MODE=horovod", "COMPRESSION=powersgd"])],
 )  # fmt: skip
 def test_programs_that_cannot_be_are_refused_by_name(text, named):
-    with pytest.raises(UserError, match=named):
+    with refuses(*named):
         compare.chosen(config(), ["ddp", "horovod"], compare.read_programs(text))
 
 
@@ -128,8 +129,6 @@ def test_a_sweep_tries_what_the_device_has_and_the_run_has_not():
     found = sweep.one_at_a_time(t4)
     refused = [label for label, each in found.items() if isinstance(each, UserError)]
     assert refused == ["ddp compression=powersgd"] and "ddp compression=fp16" in found
-    with pytest.raises(UserError, match=r"MODE=independent .*MODE=single"):
-        sweep.one_at_a_time(config(mode="independent"))
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():
@@ -141,7 +140,7 @@ def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():
         for label, c in found.items():
             n = int(label.split()[1])
             assert (c.num_devices, c.global_batch, c.threads) == (n, batch(n), n), label
-    with pytest.raises(UserError, match="4 devices"):
+    with refuses("4 devices"):
         scaling.programs(config(num_devices=6, per_device_batch=5), COMPARED, 6, strong=True)
 
 
@@ -163,9 +162,9 @@ def test_a_replay_is_fair_once_and_unfair_once(name):
 
 
 def test_a_replay_that_would_change_nothing_is_refused():
-    with pytest.raises(UserError, match="GPUS=2"):
+    with refuses("GPUS=2"):
         replay.programs(config(num_devices=1), "batch-grows")
-    with pytest.raises(UserError, match="synthetic"):
+    with refuses("synthetic"):
         replay.programs(config(data="synthetic"), "dp-workers")
 
 
@@ -198,7 +197,7 @@ def test_every_program_stands_in_every_place_of_a_round_and_modes_are_in_the_tab
     assert modes_of("local,ddp , single") == ["single", "ddp", "local"]  # others join no study by themselves
     assert modes_of(None) == ["single", "dp", "ddp", "horovod"]
     for wrong in ("ddp,nonsense", "independent", ""):
-        with pytest.raises(UserError, match=f"MODES={wrong}.*ddp.*zero1"):
+        with refuses(f"MODES={wrong}", "ddp", "zero1"):
             modes_of(wrong)
 
 
