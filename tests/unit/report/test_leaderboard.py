@@ -12,10 +12,18 @@ from tests import records
 def hand_in(tmp_path):
     """``hand_in(student, number)``: a comparison of single and ddp, in the student's folder; gives its records."""
 
-    def write(student: str, number: str, rounds: int = 8, work: dict | None = None, base: str = "single", **changes):
+    def write(
+        student: str,
+        number: str,
+        rounds: int = 8,
+        work: dict | None = None,
+        base: str = "single",
+        others=0.0,
+        **changes,
+    ):
         programs = {mode: records.compare_programs()[mode] for mode in (base, "ddp")}
         programs["ddp"] |= changes
-        found = records.suite_records("compare", programs, rounds, number, **(work or {}))
+        found = records.loaded(records.suite_records("compare", programs, rounds, number, **(work or {})), others)
         records.store(tmp_path / student, found)
         return found
 
@@ -61,9 +69,7 @@ def test_records_that_two_have_handed_in_count_for_nobody(hand_in, tmp_path):
 
 def test_a_disturbed_comparison_is_shown_in_grey_and_has_no_place(hand_in, tmp_path):
     hand_in("ada", "0001", throughput=90.0)
-    programs = {mode: records.compare_programs()[mode] for mode in ("single", "ddp")}
-    programs["ddp"]["throughput"] = 900.0
-    records.store(tmp_path / "bo", records.loaded(records.suite_records("compare", programs, 8, "0002"), 0.41))
+    hand_in("bo", "0002", others=0.41, throughput=900.0)
     (grid,) = leaderboard.grids(leaderboard.entries(tmp_path)[0])
     assert [row[:2] for row in grid.rows] == [["1", "ada"], ["disturbed", "bo"]] and grid.grey == {1}
 
