@@ -73,8 +73,8 @@ def fact(found, name, rules=NOTHING_VARIES):
 
 
 def changed(change, program: str | None = None):
-    """A comparison of two rounds whose records differ from what they did; of one program, or of all."""
-    return records.suite("compare", rounds=2, change=change, of=program)
+    """A comparison of three rounds whose records differ from what they did; of one program, or of all."""
+    return records.suite("compare", rounds=3, change=change, of=program)
 
 
 def facts(**changes):
@@ -206,8 +206,7 @@ def test_one_disturbed_run_takes_every_verdict_of_its_suite_and_no_interval(metr
     def disturb(**more):
         return lambda data: data["summary"].update({metric: value} | more)
 
-    quiet = compare_suite(records.suite("compare"))
-    loaded = compare_suite(records.suite("compare", change=disturb(), of="dp"))
+    quiet, loaded = compare_suite(changed(dict)), compare_suite(changed(disturb(), "dp"))
     assert {pair.comparison.verdict for pair in loaded.pairs} == {"disturbed"} and not any(loaded.significant())
     assert [p.comparison.low for p in loaded.pairs] == [p.comparison.low for p in quiet.pairs]
     # the thresholds of a record count, and not those of today

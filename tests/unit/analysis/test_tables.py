@@ -11,6 +11,7 @@ from bench.cli.actions.run_output import print_run
 from bench.record import describe
 from bench.record.view import Record
 from bench.report.page import page
+from bench.studies.base import Study
 from bench.studies.registry import study_of
 from tests import records
 
@@ -158,7 +159,7 @@ def with_parts(record: Record, *parts: dict, note: str = "") -> Record:
     return records.edited([record], change)[0]
 
 
-def test_a_run_on_gpus_shows_what_fills_each_and_why_device_0_is_fuller():
+def test_a_run_on_gpus_shows_what_fills_each_and_why_device_0_is_fuller(monkeypatch):
     """After the run, and on the page; a record without parts shows none."""
     without = run("dp", 0.1, device="cuda", num_devices=2)
     found = with_parts(without, FIRST, OTHER, note="other processes: unknown")
@@ -166,7 +167,8 @@ def test_a_run_on_gpus_shows_what_fills_each_and_why_device_0_is_fuller():
     assert "weights 0.100 optimizer state 0.100 replicas 0.100 activations 5.000 5.000" in text
     assert "sum 5.700 5.600" in text and "other processes: unknown" in text
     assert "0.100 GiB more" in text and "weights +0.100" in text and "replicas -0.100" in text
-    some = records.suite_records("compare", device="cuda")
+    monkeypatch.setattr(Study, "figures", lambda self, result: {})
+    some = records.suite_records("compare", rounds=3, device="cuda")
     some = [with_parts(record, *2 * [FIRST]) if record.program == "ddp" else record for record in some]
     pages = [page([], [found], []), page(suites_of(some), [], []), page([], [without], [])]
     assert ["optimizer state" in each for each in pages] == [True, True, False]

@@ -3,6 +3,7 @@
 The page is checked by its structure: sections, tables and pictures, and the numbers in them against the records.
 """
 
+import functools
 import re
 import time
 from xml.etree import ElementTree
@@ -56,6 +57,7 @@ def without_pictures(monkeypatch):
     monkeypatch.setattr(Study, "figures", lambda self, result: {})
 
 
+@functools.cache
 def parsed(text: str) -> ElementTree.Element:
     """The page as a tree; it is an error where a tag is not closed in order."""
     return ElementTree.fromstring(re.sub(r"<(meta|link|br)\b([^>]*)>", r"<\1\2/>", text))

@@ -45,12 +45,14 @@ class Simulated:
             self.time += 1
             if sequence.enough(self.rounds, [one]):
                 break
-        self.pairs = self.judge(sequence.records).pairs
+        if self.rounds not in LOOKS:
+            self.judge(sequence.records)
         self.verdicts = [pair.comparison.verdict for pair in self.pairs]
 
     def judge(self, rows):
         modes = list(zip(*rows, strict=True))
-        return SimpleNamespace(pairs=[self.pair(modes, *ab) for ab in itertools.combinations(range(len(modes)), 2)])
+        self.pairs = [self.pair(modes, *ab) for ab in itertools.combinations(range(len(modes)), 2)]
+        return self
 
     def pair(self, modes, a: int, b: int):
         _, low, high = stats.interval(modes[a], modes[b], LEVEL)
