@@ -426,21 +426,17 @@ def store(folder: Path, records: list[Record]) -> Path:
 
 
 # What the two versions of a mistake would have been observed to do, as far as the made-up demos need it.
-OBSERVED = {
-    side: {
-        "data": {"num_images": 1437, "global_batch": 96, "same_neighbours": neighbours, "shared_in_a_step": shared,
-                 "never_seen": lost},
-        "reported": {"top1": top1},
-        "writers": {"latest.pt": writers},
-        "augmentation": {"streams": streams},
-        "gradient": {"over_mean": over_mean, "same_on_all_ranks": True, "kind": "mean"},
-        "host_syncs": syncs,
-    }
-    for side, neighbours, shared, lost, top1, writers, streams, over_mean, syncs in (
-        ("right", 0.001, 0.0, 0, [[0.9, 0.95]] * 2, [0], ["1", "2"], 1.0, []),
-        ("wrong", 1.0, 0.02, 29, [[0.9, 0.94], [0.9, 0.97]], [0, 1], ["1", "1"], 2.0,
-         [{"where": "train.py:9 item", "per_step": 1.0}]),
-    )
+RIGHT = {
+    "data": {"num_images": 1437, "global_batch": 96, "same_neighbours": 0.001, "shared_in_a_step": 0.0,
+             "never_seen": 0},
+    "reported": {"top1": [[0.9, 0.95]] * 2}, "writers": {"latest.pt": [0]}, "augmentation": {"streams": ["1", "2"]},
+    "gradient": {"over_mean": 1.0, "same_on_all_ranks": True, "kind": "mean"}, "host_syncs": [],
+}  # fmt: skip
+WRONG = {
+    "data": RIGHT["data"] | {"same_neighbours": 1.0, "shared_in_a_step": 0.02, "never_seen": 29},
+    "reported": {"top1": [[0.9, 0.94], [0.9, 0.97]]}, "writers": {"latest.pt": [0, 1]},
+    "augmentation": {"streams": ["1", "1"]}, "gradient": RIGHT["gradient"] | {"over_mean": 2.0},
+    "host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}],
 }  # fmt: skip
 
 
@@ -456,7 +452,7 @@ def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | 
     found = []
     for record in suite_records("lab", programs, rounds, number):
         side = record.label.variant
-        data = record.data | {"observed": OBSERVED[side] | ((wrong or {}) if side == "wrong" else {})}
+        data = record.data | {"observed": (RIGHT if side == "right" else WRONG | (wrong or {}))}
         if name == "many-writers" and side == "wrong":
             data["samples"][0]["lab"] = {"files": {"rank 0": 1, "rank 1": 3}}
         if hung and side == "wrong":

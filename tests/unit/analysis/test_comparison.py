@@ -19,8 +19,6 @@ from tests import records
 from tests.added import add_option
 from tests.runs import refuses
 
-# --- Suites ----------------------------------------------------------------------------------------------------------
-
 
 def test_records_are_put_together_whatever_their_order():
     made = records.suite_records("compare", rounds=3) + records.suite_records("strong", rounds=2)
@@ -63,9 +61,6 @@ def test_failed_and_profiled_records_are_no_rounds_and_programs_are_in_order():
     found = records.one_suite(weak)
     devices = [label[-1] for label in found.programs]
     assert next(iter(found.programs)) == "single 1" and devices == sorted(devices)
-
-
-# --- The certificate -------------------------------------------------------------------------------------------------
 
 
 def fact(found, name, rules=NOTHING_VARIES):
@@ -185,9 +180,6 @@ def test_an_option_that_is_added_to_the_work_is_named_without_a_line_of_its_own(
     found = changed(lambda data: data["config"].update(made_up=1), "dp")
     assert fact(found, "other options").status == "differs" and "made_up=1" in fact(found, "other options").values["dp"]
     assert fact(found, "other options", Rules(options=("made_up",))).status == "equal"  # the study varies it
-
-
-# --- The answer ------------------------------------------------------------------------------------------------------
 
 
 def test_the_answer_names_the_fastest_first_and_the_bound_never():

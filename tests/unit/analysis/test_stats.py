@@ -37,9 +37,6 @@ def shares(n: int, sd: float, ratio: float = 1.0) -> dict[str, float]:
     return {word: found.count(word) / DRAWS for word in (*stats.VERDICTS, "inconclusive")}
 
 
-# Against scipy
-
-
 @pytest.mark.parametrize("df", [1, 1.01, 2.5, 3, 7, 7.3, 30.9, 200.5, 5000])
 def test_students_t_is_scipys(df):
     for confidence in (0.5, 0.9, 0.95, 0.999):
@@ -47,12 +44,6 @@ def test_students_t_is_scipys(df):
         assert formulas.t_quantile(df, confidence) == pytest.approx(expected, rel=1e-9)
     for t in (0.0, 0.3, 2.0, 40.0):
         assert formulas.t_probability(t, df) == pytest.approx(1 - 2 * scipy_stats.t.sf(t, df), abs=1e-14)
-
-
-@pytest.mark.parametrize("n", [1, 2, 5, 8, 12])
-def test_the_signed_rank_distribution_is_that_of_all_sign_patterns(n):
-    patterns = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
-    assert formulas.signed_rank_counts(n) == np.bincount(patterns @ np.arange(1, n + 1)).tolist()
 
 
 @pytest.mark.parametrize("n", [6, 8, 15])
@@ -80,26 +71,20 @@ def test_the_sign_flip_p_is_scipys_permutation_test(monkeypatch):
     assert stats.sign_flip_p(d) == pytest.approx(exact, abs=monte_carlo(exact, stats.RANDOM_FLIPS))
 
 
-# Verdicts and sentences
-
-
 @pytest.mark.parametrize(
     ("low", "high", "word"),
     [
-        (None, None, "preview"),
         (1.001, 1.019, "tie"),  # above 1 and too small to matter: the tie goes first
         (0.981, 0.999, "tie"),
         (1 / 1.02, 1.02, "tie"),
         (0.9802, 0.999, "slower"),  # 2 % the other way round is 1/1.02 = 0.9804
         (1.001, 1.021, "faster"),
         (1.0, 1.05, "no difference"),
-        (0.97, 1.01, "no difference"),
         (1 / 1.1, 1.1, "no difference"),
-        (0.9, 1.05, "inconclusive"),
         (0.97, 1.11, "inconclusive"),
     ],
 )
-def test_verdicts(low, high, word):
+def test_verdicts_at_their_limits(low, high, word):
     assert stats.verdict(low, high, 0.02) == word
 
 
@@ -158,9 +143,6 @@ def test_rounds_without_any_variance_and_what_disturbs_a_whole_round(ratio, word
     assert (found.low, found.high) == (pytest.approx(ratio), pytest.approx(ratio)) and found.sentence("a", "b")
 
 
-# How many rounds would do
-
-
 @pytest.mark.parametrize("effect", [0.0, 0.008, 0.015, 0.03])
 def test_the_needed_rounds_give_a_verdict_with_the_centre_off_by_one_standard_error(effect):
     deviation, margin = 0.04, 0.02
@@ -174,9 +156,6 @@ def test_the_needed_rounds_give_a_verdict_with_the_centre_off_by_one_standard_er
     assert one_less > max(effect, math.log(1 + margin) - effect)
 
 
-# What is promised, by simulation
-
-
 def test_equal_modes_are_rarely_told_apart_and_differences_ties_and_noise_are_found():
     """Faster and slower together: 5 % where noise leaves no room for ties, less where ties go first."""
     for sd, most in ((0.01, 0.05), (0.03, 0.05 + monte_carlo(0.05)), (0.1, 0.05 + monte_carlo(0.05))):
@@ -186,9 +165,6 @@ def test_equal_modes_are_rarely_told_apart_and_differences_ties_and_noise_are_fo
     assert far["faster"] > 0.9 and far["slower"] == 0
     assert shares(8, 0.01, ratio=1.021)["tie"] < 0.025 + monte_carlo(0.025)  # a difference beyond the margin
     assert shares(8, 0.005)["tie"] > 0.99 and shares(3, 0.1)["inconclusive"] > 0.9
-
-
-# Many pairs
 
 
 def test_interval_and_p_values_are_scipys_paired_t_test():
@@ -240,9 +216,6 @@ def test_outliers_are_named_and_kept(values, far):
         found = stats.compare_rounds([1.0] * 8, values)
         assert found.n == 8 and found.low < 1 < found.high  # the wild round widens the interval …
         assert found.hl_ratio == pytest.approx(1.05, abs=0.002)  # … and hardly moves the pseudo-median
-
-
-# Equivalence of accuracies
 
 
 def test_equivalence_is_the_worse_of_scipys_two_one_sided_tests():

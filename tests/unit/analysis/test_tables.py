@@ -144,8 +144,6 @@ def test_a_verdict_that_stands_alone_and_not_together_is_told():
     assert tables.pairs_grid(alone).rows[0][-2:] == ["faster", "yes"] and alone.holm_summary() == ""
 
 
-# --- memory by what it is for -------------------------------------------------------------------------------------
-
 FIRST = {"weights": 0.1, "optimizer state": 0.1, "activations": 5.0, "context, libraries": 0.5}
 OTHER = {"replicas": 0.1, "activations": 5.0, "context, libraries": 0.5}
 

@@ -46,9 +46,8 @@ def test_a_breakdown_of_the_same_programs_tells_the_parts():
     apart = records.suite_records("breakdown", rounds=3, name="0002")
     found = of(compared() + apart)
     steps = {(r.program, r.label.round): step_ms(r) for r in apart}
-    assert ways(found)["ddp"].parts[EXPOSED] == pytest.approx(
-        [steps["ddp", n] - steps["ddp no_sync", n] for n in range(3)]
-    )
+    exposed = [steps["ddp", n] - steps["ddp no_sync", n] for n in range(3)]
+    assert ways(found)["ddp"].parts[EXPOSED] == pytest.approx(exposed)
     assert len(ways(found)["ddp"].throughputs) == 3  # speed is the comparison's
     other = records.suite_records("breakdown", rounds=2, name="0003", batch=16)
     assert ways(of(compared() + other))["ddp"].parts[EXPOSED] == ways(of(compared()))["ddp"].parts[EXPOSED]

@@ -1,6 +1,5 @@
 """bench/report/difference.py and Welch's formulas, against scipy and by hand."""
 
-import itertools
 import math
 
 import numpy as np
@@ -29,9 +28,6 @@ def only(result: diff.Result) -> diff.Difference:
     return found
 
 
-# The formulas, against scipy
-
-
 @pytest.mark.parametrize("n, m", [(2, 2), (3, 9), (8, 8), (20, 5)])
 def test_the_interval_and_its_df_are_scipys_welch(n, m):
     a, b = speeds(n, 0.03, seed=1), speeds(m, 0.1, 120, seed=2)
@@ -42,14 +38,6 @@ def test_the_interval_and_its_df_are_scipys_welch(n, m):
     assert ratio == pytest.approx(scipy_stats.gmean(b) / scipy_stats.gmean(a))
     squares = [np.var(np.log(x), ddof=1) / len(x) for x in (a, b)]
     assert formulas.welch_df(*squares, n, m) == pytest.approx(welch.df)
-
-
-def test_the_rank_sum_distribution_is_that_of_all_orders():
-    for n, m in ((1, 4), (3, 3), (5, 2)):
-        counts = [0] * (n * m + 1)
-        for places in itertools.combinations(range(n + m), n):
-            counts[sum(place - i for i, place in enumerate(places))] += 1
-        assert formulas.rank_sum_counts(n, m) == counts
 
 
 @pytest.mark.parametrize("n, m", [(5, 5), (8, 8), (6, 11)])
@@ -64,9 +52,6 @@ def test_the_rank_sum_interval_is_the_shifts_that_scipys_exact_test_does_not_rej
         assert outside == pytest.approx(1 - achieved) and inside > 0.05
 
 
-# The judgement
-
-
 @pytest.mark.parametrize(
     "low, high, bound, place",
     [(0.90, 0.94, 5, "beyond"), (0.90, 0.96, 5, "across"), (0.96, 0.98, 5, "within"), (None, None, 5, "unknown"),
@@ -78,9 +63,6 @@ def test_where_an_interval_lies_to_the_bound(low, high, bound, place):
     result = diff.Result([found], [], [])
     assert bool(result.regressions(bound, strict=False)) == (place == "beyond")
     assert bool(result.regressions(bound, strict=True)) == (place != "within")
-
-
-# Sets of records
 
 
 def with_threads(found: list[Record], total: int) -> list[Record]:
@@ -151,9 +133,6 @@ def test_other_numbers_of_threads_are_kept_apart_within_a_set_and_marked_between
     found = only(result := diff.compare_sets(runs([100, 101]), with_threads(runs([150, 151], day=1), 4)))
     assert (found.name, result.by_threads) == ("ddp 2", []) and found.mark in found.sentence() and found.mark
     assert len(found.unlike) == 1 and "threads" in found.unlike[0]
-
-
-# The command
 
 
 @pytest.fixture

@@ -31,11 +31,8 @@ NEW, OLD = "compare-20260102-030405-0002", "compare-20260102-030405-0001"
 @pytest.fixture(scope="module")
 def made():
     """Records of one suite of each kind, and of an older comparison."""
-    programs = {study: records.scaling_programs(study) for study in ("weak", "strong")}
-    programs |= {study: getattr(records, f"{study}_programs")()
-                 for study in ("compare", "breakdown", "sweep", "accuracy", "unsynced", "replay")}  # fmt: skip
-    found = [each for study, some in programs.items() for each in records.suite_records(study, some, rounds=3)]
-    newer = records.suite_records("compare", programs["compare"], rounds=3, name="0002")
+    found = [each for study in records.PROGRAMS for each in records.suite_records(study, rounds=3)]
+    newer = records.suite_records("compare", rounds=3, name="0002")
     return found + newer + records.lab_records("no-reshuffle")
 
 
@@ -76,8 +73,8 @@ def of_suites(*suites, others=(), refused=()) -> str:
     return page.page(list(suites), list(others), list(refused))
 
 
-def compare(rounds: int = 3, name: str = "0001", programs=None, **common):
-    return records.suite("compare", programs or records.compare_programs(), rounds=rounds, name=name, **common)
+def compare(rounds: int = 3, programs=None, **common):
+    return records.suite("compare", programs, rounds, **common)
 
 
 def test_one_file_that_loads_nothing_with_every_reference_inside(text):
@@ -157,7 +154,7 @@ def test_of_one_subject_the_newest_is_shown_in_full_and_a_full_one_is_not_replac
     text, without_pictures
 ):
     assert NEW in sections(text) and OLD not in sections(text) and f"{OLD}: single, dp, ddp" in plain(text)
-    suites = [compare(rounds, f"000{i}") for i, rounds in enumerate((8, 9, 2), start=1)]
+    suites = [compare(rounds, name=f"000{i}") for i, rounds in enumerate((8, 9, 2), start=1)]
     profiled = {"suite": "compare-20260102-030405-0009", "program": "ddp", "round": 0, "profile": True, "seconds": 9e6}
     nothing = suites_of([records.record("ddp", **profiled)])  # not one whole round
     assert list(sections(of_suites(*suites))) == [suites[1].id]
@@ -271,8 +268,7 @@ def test_a_page_a_picture_and_a_table_are_replaced_whole_or_not_at_all(tmp_path,
 
 def test_five_hundred_records_are_reported_within_five_seconds(tmp_path):
     """Read, checked, compared, drawn and written: five comparisons of a hundred records each."""
-    programs = records.compare_programs()
-    found = [each for n in range(5) for each in records.suite_records("compare", programs, 20, f"{n + 1:04x}")]
+    found = [each for n in range(5) for each in records.suite_records("compare", rounds=20, name=f"{n + 1:04x}")]
     folder = records.store(tmp_path / "runs", found)
     of_suites(compare(2))  # matplotlib is loaded, its fonts are found
     began = time.process_time()

@@ -30,14 +30,12 @@ from tests import records
 from tests.runs import refuses
 from tests.shown import text_of
 
-IMAGES, RANKS = 103, 2
-
 
 def script(name: str, rank: int = 0, **options) -> Script:
     """A mistake in a process that has no others: what it draws, and from where, is asked of nobody."""
-    usual = {"mode": "ddp", "num_devices": RANKS, "per_device_batch": 10, "epochs": 2, "augment": True, "lr_batch": 80}
+    usual = {"mode": "ddp", "num_devices": 2, "per_device_batch": 10, "epochs": 2, "augment": True, "lr_batch": 80}
     config = resolve(RunConfig(**usual | {"mistake": name} | options), "cpu", 2)
-    mode = SimpleNamespace(topology=Topology(rank, rank, RANKS, 1, torch.device("cpu")))
+    mode = SimpleNamespace(topology=Topology(rank, rank, 2, 1, torch.device("cpu")))
     return make_script(config, mode, None, name)
 
 
@@ -95,10 +93,7 @@ def test_a_lab_that_cannot_be_is_refused(name, asked, named):
 
 def test_a_shard_that_fills_no_batch_is_refused():
     with refuses("INJECT=lost-remainder", 60):
-        script("lost-remainder", per_device_batch=60).epoch_images(IMAGES)
-
-
-# --- the report, on made-up records -----------------------------------------------------------------------------------
+        script("lost-remainder", per_device_batch=60).epoch_images(103)
 
 
 def lab(name: str, **options) -> Suite:

@@ -27,12 +27,13 @@ from bench.studies.unsynced import study as unsynced
 from tests.runs import refuses
 
 TRAINING = ("channels_last", "precision", "compile")
-SWEPT = [mode for mode, info in MODES.items() if info.sweep]
 OF_A_MODE = {"mode", "launcher", "num_devices", "per_device_batch", "dist_url"}
 
 
-def config(device="cpu", cores=2, **options) -> RunConfig:
-    return resolve(RunConfig(**({"mode": "ddp", "num_devices": 2, "baselines": False} | options)), device, cores)
+def config(device="cpu", cores=2, *gpu, **options) -> RunConfig:
+    """gpu: its capability and memory."""
+    usual = {"mode": "ddp", "num_devices": 2, "baselines": False}
+    return resolve(RunConfig(**(usual | options)), device, cores, *gpu)
 
 
 def differing(a: RunConfig, b: RunConfig) -> set[str]:
@@ -95,12 +96,12 @@ def test_tuned_gives_each_backend_its_own_settings_by_device():
             assert getattr(each, name) == value
     assert cpu["horovod"].cycle_time_ms == 25 and gpu["horovod"].cycle_time_ms is None
     assert cpu["ddp"].cycle_time_ms is None and gpu["ddp"].gradient_as_bucket_view and gpu["ddp"].static_graph
-    swept = {device: sweep.one_at_a_time(in_mode(config(device), "horovod")).values() for device in ("cpu", "cuda")}
-    cycles = {device: {c.cycle_time_ms for c in found} - {None} for device, found in swept.items()}
-    assert cycles == {"cpu": {1, 5, 25}, "cuda": {0.5, 1, 2, 5, 25}}
+    for device, cycles in {"cpu": {1, 5, 25}, "cuda": {0.5, 1, 2, 5, 25}}.items():
+        swept = sweep.one_at_a_time(in_mode(config(device), "horovod"))
+        assert {each.cycle_time_ms for each in swept.values()} - {None} == cycles
 
 
-@pytest.mark.parametrize("mode", SWEPT)
+@pytest.mark.parametrize("mode", [mode for mode, info in MODES.items() if info.sweep])
 def test_a_sweep_changes_one_backends_settings_which_its_labels_name(mode):
     base = in_mode(config(), mode)
     found = sweep.one_at_a_time(base)
@@ -114,19 +115,16 @@ def test_a_sweep_changes_one_backends_settings_which_its_labels_name(mode):
 def test_a_sweep_tries_what_the_device_has_and_the_run_has_not():
     """On a GPU the defaults are tried without each of them, and with TORCH_DEFAULTS=1 the reverse; PowerSGD does
     not go with fp16, which is the default of a T4."""
-    default = sweep.one_at_a_time(on_gpu := resolve(RunConfig(mode="single", baselines=False), "cuda", 2, (9, 0), 80.0))
-    plain = sweep.one_at_a_time(resolve(RunConfig(mode="single", baselines=False, plain=True), "cuda", 2, (9, 0), 80.0))
+    on_gpu, on_plain = (config("cuda", 2, (9, 0), 80.0, mode="single", num_devices=1, plain=p) for p in (False, True))
+    default, plain = sweep.one_at_a_time(on_gpu), sweep.one_at_a_time(on_plain)
     switches = {"channels_last", "cudnn_benchmark", "fused"}
     assert {f"single {name}=0" for name in switches} < default.keys() and "single precision=bf16" not in default
     assert {f"single {name}=1" for name in switches} | {"single precision=bf16"} < plain.keys()
     assert not [label for label, each in default.items() if each == on_gpu and label != "single"]
-    on_cpu = " ".join(
-        sweep.one_at_a_time(in_mode(config(), "single")) | sweep.one_at_a_time(in_mode(config(), "horovod"))
-    )
+    on_cpu = " ".join(label for mode in ("single", "horovod") for label in sweep.one_at_a_time(in_mode(config(), mode)))
     assert "cudnn" not in on_cpu and "async_completion" not in on_cpu
     assert "async_completion=1" in " ".join(sweep.one_at_a_time(in_mode(config("cuda"), "horovod")))
-    t4 = resolve(RunConfig(mode="ddp", num_devices=2, baselines=False), "cuda", 2, (7, 5), 15.0)
-    found = sweep.one_at_a_time(t4)
+    found = sweep.one_at_a_time(config("cuda", 2, (7, 5), 15.0))  # a T4
     refused = [label for label, each in found.items() if isinstance(each, UserError)]
     assert refused == ["ddp compression=powersgd"] and "ddp compression=fp16" in found
 

@@ -11,8 +11,6 @@ from bench.studies.unsynced import result as unsynced
 from bench.studies.unsynced.study import MAIN, UNSYNCED
 from tests import records
 
-# --- the theory, against torch's own optimizers -------------------------------------------------------------------
-
 SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 RULES = {
     "momentum": (SGD, {"momentum": 0.9}),
@@ -67,9 +65,6 @@ def test_the_distance_of_three_replicas_and_imagenets_usual_recipe():
     squares = (weights - weights.mean(0)).square().sum().item()
     assert formulas.replica_distance(squares, 3) == pytest.approx(math.sqrt(sum(pairs) / 3))
     assert formulas.replica_distance_factors([0.1] * 30 * 5005, "sgd", 1e-4, 0.9, False)[-1] < 1e-5
-
-
-# --- the report ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
