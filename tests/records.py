@@ -49,13 +49,14 @@ def record(
     options |= {"replicas": True} if replicas else {}
     options = PLAIN | options if device == "cuda" else options
     label = {name: options.pop(name) for name in LABELS.keys() & options.keys()}
+    tag = hashlib.sha256(repr((sorted(label.items()), seconds)).encode()).hexdigest()[:4]
     config = RunConfig(mode=mode, num_devices=num_devices, per_device_batch=batch, **options).labelled(**label)
     config = resolve(config, device, cores)
     config = dataclasses.replace(config, warmup_steps=2, timed_steps=STEPS)
     started = START + datetime.timedelta(seconds=seconds)
     frame = {
         "schema_version": SCHEMA_VERSION,
-        "run_id": f"{started:%Y%m%d-%H%M%S}-{mode}-{num_devices}x{config.model}-{tag(config, seconds)}",
+        "run_id": f"{started:%Y%m%d-%H%M%S}-{mode}-{num_devices}x{config.model}-{tag}",
         "status": "failed" if failed else "ok",
         "started_at": started.isoformat(timespec="milliseconds"),
         "command": make_command(config),
@@ -70,18 +71,17 @@ def record(
     step_s = config.global_batch / throughput
     parts = [sample(config, rank, started, step_s, facts or {}, phases or {}, memory)
              for rank in range(config.num_processes)]  # fmt: skip
-    if timeline:
-        for part in parts:
-            part["timeline"] = timeline
-    if replicas:
-        parts[0]["replicas"] = replicas
+    for part in parts:
+        part |= {"timeline": timeline} if timeline else {}
+    parts[0] |= {"replicas": replicas} if replicas else {}
     place = SimpleNamespace(
-        world_size=config.num_processes, num_devices=num_devices, devices_per_process=num_devices // len(parts)
+        world_size=len(parts), num_devices=num_devices, devices_per_process=num_devices // len(parts)
     )
     if top1:
-        metrics = workload_of(config).metrics
-        rows = [epoch_row(n, x) for n, x in enumerate(top1, 1)]
-        frame["accuracy"] = summarise_accuracy(metrics, config.target, rows)
+        rows = [{"epoch": n, "steps": STEPS * n, "images_seen": 64 * STEPS * n, "train_loss": 1.0 / n, "lr": 0.05,
+                 "loss": 1.1 / n, "top1": last, "top5": 1.0, "images": 360, "elapsed_s": 11.0 * n, "validate_s": 1.0,
+                 "skipped_steps": 0} for n, last in enumerate(top1, 1)]  # fmt: skip
+        frame["accuracy"] = summarise_accuracy(workload_of(config).metrics, config.target, rows)
     frame |= {
         "topology": describe_topology(config, place, "", parts),
         "nodes": [{"ranks": list(range(len(parts)))}],
@@ -90,22 +90,6 @@ def record(
         "provenance": provenance_of(config),
     }
     return Record(frame)
-
-
-def epoch_row(number: int, top1: float) -> dict:
-    """One epoch of a training that is validated."""
-    return {
-        "epoch": number, "steps": STEPS * number, "images_seen": 64 * STEPS * number, "train_loss": 1.0 / number,
-        "lr": 0.05, "loss": 1.1 / number, "top1": top1, "top5": 1.0, "images": 360, "elapsed_s": 11.0 * number,
-        "validate_s": 1.0, "skipped_steps": 0,
-    }  # fmt: skip
-
-
-def tag(config: RunConfig, seconds: float) -> str:
-    """Four digits that tell runs of one second apart."""
-    label = config.label
-    text = " ".join(map(str, (label.suite, label.program, label.round, seconds)))
-    return hashlib.sha256(text.encode()).hexdigest()[:4]
 
 
 def sample(config, rank: int, started, step_s: float, facts: dict, phases: dict, memory) -> dict:
@@ -142,35 +126,28 @@ def sample(config, rank: int, started, step_s: float, facts: dict, phases: dict,
 
 
 def devices(config, rank: int, end: float, memory: dict | None) -> list[dict]:
-    """What the memory sampler would say of this rank's devices."""
-    if config.device == "cpu":
-        peaks = memory or {"pss": 0.62 + 0.03 * rank + 0.1 * (config.num_devices == 1), "rss_hwm": 0.88}
-        columns = {"pss_gib": peaks.get("pss")}
-        return [device_report("cpu", "Test CPU", None, columns, peaks, end)]
-    mine = range(config.num_devices) if config.num_processes == 1 else [rank]
+    """What the memory sampler would say of this rank's devices: memory grows until the timed steps and then stays."""
+    times, on_gpu = [round(end * i / 12, 3) for i in range(13)], config.device == "cuda"
+    mine = range(config.num_devices) if on_gpu and config.num_processes == 1 else [rank]
     found = []
     for index in mine:
-        more = 1.0 + (0.25 if len(mine) > 1 and index == 0 else 0.0)  # DataParallel gathers on device 0
-        peaks = memory or {source: round(mib * more / 1024, 4) for source, mib in GPU_MIB.items()}
-        columns = {f"{source}_gib": value for source, value in peaks.items()}
-        found.append(device_report(f"cuda:{index}", "Test GPU", f"GPU-{index}", columns, peaks, end))
+        device = {"device": "cpu", "name": "Test CPU", "uuid": None, "energy_j": None}
+        usual, more = {"pss": 0.62 + 0.03 * rank + 0.1 * (config.num_devices == 1), "rss_hwm": 0.88}, {}
+        if on_gpu:  # it takes 400 W while it computes
+            device = {"device": f"cuda:{index}", "name": "Test GPU", "uuid": f"GPU-{index}",
+                      "energy_j": 400 * (end - 2.0), "power_limit_w": 700.0}  # fmt: skip
+            fuller = 1.25 if len(mine) > 1 and index == 0 else 1.0  # DataParallel gathers on device 0
+            usual = {source: round(mib * fuller / 1024, 4) for source, mib in GPU_MIB.items()}
+            more = {"power_w": [100.0 if t < 2.0 else 400.0 for t in times], "sm_clock_mhz": [1980] * len(times),
+                    "utilization_percent": [5 if t < 2.0 else 98 for t in times]}  # fmt: skip
+        peaks = memory or usual
+        grown = {f"{source}_gib": [round(peak * min(1.0, 0.35 + 0.65 * t / 2.0), 4) for t in times]
+                 for source, peak in peaks.items() if source != "rss_hwm"}  # fmt: skip
+        found.append(device | {
+            "timeline": {"time_s": times, **grown, **more}, "marks": {"timed": 2.0, "end": end},
+            "peak_memory_gib": dict(peaks), "sample_interval_s": 0.25, "sample_cost_s": 0.0005, "notes": [],
+        })  # fmt: skip
     return found
-
-
-def device_report(device: str, name: str, uuid, columns: dict, peaks: dict, end: float) -> dict:
-    """One device: memory grows until the timed steps and then stays."""
-    times = [round(end * i / 12, 3) for i in range(13)]
-    grown = [min(1.0, 0.35 + 0.65 * t / 2.0) for t in times]
-    timeline = {c: [None if top is None else round(top * g, 4) for g in grown] for c, top in columns.items()}
-    if uuid:  # a GPU: it takes 400 W while it computes
-        timeline |= {"power_w": [100.0 if t < 2.0 else 400.0 for t in times], "sm_clock_mhz": [1980] * len(times),
-                     "utilization_percent": [5 if t < 2.0 else 98 for t in times]}  # fmt: skip
-    return {
-        "device": device, "name": name, "uuid": uuid, "timeline": {"time_s": times, **timeline},
-        "marks": {"timed": 2.0, "end": end}, "peak_memory_gib": dict(peaks), "energy_j": None,
-        "sample_interval_s": 0.25, "sample_cost_s": 0.0005, "notes": [],
-        **({"energy_j": 400 * (end - 2.0), "power_limit_w": 700.0} if uuid else {}),
-    }  # fmt: skip
 
 
 def environment(device: str, num_devices: int) -> dict:
@@ -196,14 +173,17 @@ def environment(device: str, num_devices: int) -> dict:
     }  # fmt: skip
 
 
-def suite_records(study: str, programs: dict[str, dict], rounds: int = 8, name: str = "0001", **common) -> list[Record]:
+def suite_records(
+    study: str, programs: dict | None = None, rounds: int = 8, name: str = "0001", **common
+) -> list[Record]:
     """The records of one suite, round by round.
 
-    programs: label -> the options of ``record`` for it, with ``throughput`` a number or a list, one per round. A single
-    number gets a noise of 1 % that is the same on every call. ``top1``: one list of epochs per round, whose seed is its
-    number; ``replicas``: one dict per round. common: options for every record.
+    programs: label -> the options of ``record`` for it, with ``throughput`` a number or a list, one per round; those in
+    PROGRAMS if None. A single number gets a noise of 1 % that is the same on every call. ``top1``: one list of epochs
+    per round, whose seed is its number; ``replicas``: one dict per round. common: options for every record.
     """
     found, suite = [], f"{study}-20260102-030405-{name}"
+    programs = PROGRAMS[study]() if programs is None else programs
     for n in range(rounds):
         for place, (label, options) in enumerate(programs.items()):
             value = options.get("throughput", 100.0)
@@ -216,9 +196,14 @@ def suite_records(study: str, programs: dict[str, dict], rounds: int = 8, name: 
     return found
 
 
-def suite(study: str, programs: dict[str, dict], rounds: int = 8, **common) -> Suite:
-    """The suite of those records."""
-    (found,) = suites_of(suite_records(study, programs, rounds, **common))
+def suite(study: str, programs: dict | None = None, rounds: int = 8, change=None, of=None, **common) -> Suite:
+    """The suite of those records. change: made by ``edited`` in the records of program ``of``, or in all."""
+    found = suite_records(study, programs, rounds, **common)
+    return one_suite(edited(found, change, of) if change else found)
+
+
+def one_suite(records: list[Record]) -> Suite:
+    (found,) = suites_of(records)
     return found
 
 
@@ -247,15 +232,12 @@ def scaling_programs(kind: str, counts=(2, 4)) -> dict[str, dict]:
     return programs
 
 
-def breakdown_programs(num_devices: int = 2) -> dict[str, dict]:
+def breakdown_programs() -> dict[str, dict]:
     """The programs of a breakdown: each mode, and those that can without their exchange."""
-    programs = {"dp": {"mode": "dp", "num_devices": num_devices, "throughput": 80.0}}
+    programs = {"dp": {"mode": "dp", "throughput": 80.0}}
     for mode, speed in {"ddp": 91.0, "horovod": 86.0}.items():
-        programs[mode] = {"mode": mode, "num_devices": num_devices, "throughput": speed}
-        programs[f"{mode} no_sync"] = {
-            "mode": mode, "num_devices": num_devices, "throughput": 101.0, "sync": False,
-            "phases": {"synchronize": 0.0},
-        }  # fmt: skip
+        programs[mode] = {"mode": mode, "throughput": speed}
+        programs[f"{mode} no_sync"] = {"mode": mode, "throughput": 101.0, "sync": False, "phases": {"synchronize": 0.0}}
     programs["horovod"]["phases"] = {"forward": 0.28, "backward": 0.45, "synchronize": 0.17}
     return programs
 
@@ -263,7 +245,7 @@ def breakdown_programs(num_devices: int = 2) -> dict[str, dict]:
 def profiled_records(**common) -> list[Record]:
     """A breakdown of two rounds with a profiled step of dp, whose scatter, replicate and gather take 4, 12.5 and 2 ms,
     and of ddp, whose second bucket lies half under its backward pass."""
-    found = suite_records("breakdown", breakdown_programs(), rounds=2, **common)
+    found = suite_records("breakdown", rounds=2, **common)
     parts = {"scatter": (0, 4), "replicate": (4, 16.5), "forward": (16.5, 80), "gather": (80, 82)}
     dp = [span("dp", *each) for each in parts.items()]
     ddp = [span("phase", "forward", (0, 100)), span("phase", "backward", (100, 290)),
@@ -285,18 +267,12 @@ def span(lane: str, name: str, ms: tuple[float, float], size: int | None = None)
 
 def sweep_programs() -> dict[str, dict]:
     """The programs of a sweep of ddp's settings, one at a time, and some crossed as before version 0.2."""
-    programs = {"ddp": {"mode": "ddp", "throughput": 91.0}}
-    for cap, speed in {1.0: 84.0, 5.0: 89.0, 25.0: 91.0, 100.0: 96.0}.items():
-        for view in (False, True):
-            point = {"bucket_cap_mb": cap, "gradient_as_bucket_view": view}
-            programs[label_of("ddp", point)] = {"mode": "ddp", "throughput": speed + 0.3 * view, **point}
-    single = {"static_graph": (True, 91.1), "overlap": (False, 86.0)}
-    for name, (value, speed) in single.items():
-        programs[label_of("ddp", {name: value})] = {"mode": "ddp", "throughput": speed, name: value}
-    for value, speed in {"fp16": 79.0, "powersgd": 70.0}.items():
-        point = {"compression": value}
-        programs[label_of("ddp", point)] = {"mode": "ddp", "throughput": speed, **point}
-    return programs
+    points = [{}, *({"bucket_cap_mb": cap, "gradient_as_bucket_view": view}
+                    for cap in (1.0, 5.0, 25.0, 100.0) for view in (False, True))]  # fmt: skip
+    points += [{"static_graph": True}, {"overlap": False}, {"compression": "fp16"}, {"compression": "powersgd"}]
+    speeds = [91.0, 84.0, 84.3, 89.0, 89.3, 91.0, 91.3, 96.0, 96.3, 91.1, 86.0, 79.0, 70.0]
+    return {label_of("ddp", point): {"mode": "ddp", "throughput": speed, **point}
+            for point, speed in zip(points, speeds, strict=True)}  # fmt: skip
 
 
 def grid_programs() -> dict[str, dict]:
@@ -318,15 +294,14 @@ SEEDS = {"single": [0.985, 0.990, 0.988], "dp": [0.986, 0.989, 0.989], "ddp": [0
          "horovod": [0.990, 0.970, 0.999]}  # fmt: skip
 
 
-def accuracy_programs(epochs: int = 3, target: float | None = 0.98, **top1) -> dict[str, dict]:
-    """The programs of an accuracy suite. top1: mode -> that of the last epoch, one per seed; an epoch back is 2 points
-    less; SEEDS where nothing is given."""
-    trained = {"epochs": epochs, "target": target, "checkpoint": False, "data": "digits"}
+def accuracy_programs(**top1) -> dict[str, dict]:
+    """The programs of an accuracy suite of three epochs. top1: mode -> that of the last epoch, one per seed; an epoch
+    back is 2 points less; SEEDS where nothing is given."""
+    trained = {"epochs": 3, "target": 0.98, "checkpoint": False, "data": "digits"}
     return {
-        mode: {"mode": mode, **shape(mode, 2), **trained,
-               "top1": [[last - 0.02 * back for back in reversed(range(epochs))] for last in seeds]}
+        mode: {"mode": mode, **shape(mode, 2), **trained, "top1": [[x - 0.04, x - 0.02, x] for x in seeds]}
         for mode, seeds in (top1 or SEEDS).items()
-    }  # fmt: skip
+    }
 
 
 def unsynced_programs() -> dict[str, dict]:
@@ -362,14 +337,9 @@ def replicas_of(top1: list[float], apart: bool) -> dict:
 
 def format_programs() -> dict[str, dict]:
     """The programs of a sweep of training options, one at a time."""
-    bf16 = {"precision": "bf16"}
-    several = [({"channels_last": True}, 99.0), (bf16, 60.0), ({"channels_last": True, **bf16}, 130.0),
-               ({"compile": True}, 120.0)]  # fmt: skip
-    programs = {"single": {"mode": "single", "num_devices": 1, "throughput": 100.0}}
-    for point, speed in several:
-        facts = {"facts": {"autocast": "bfloat16"}} if "precision" in point else {}
-        programs[label_of("single", point)] = programs["single"] | point | facts | {"throughput": speed}
-    return programs
+    points = [{}, {"channels_last": True}, {"precision": "bf16", "facts": {"autocast": "bfloat16"}}, {"compile": True}]
+    return {label_of("single", {name: each[name] for name in each if name != "facts"}):
+            {"mode": "single", "num_devices": 1, **each} for each in points}  # fmt: skip
 
 
 def replay_programs() -> dict[str, dict]:
@@ -381,6 +351,13 @@ def replay_programs() -> dict[str, dict]:
     }
 
 
+PROGRAMS = {
+    "compare": compare_programs, "weak": lambda: scaling_programs("weak"), "strong": lambda: scaling_programs("strong"),
+    "breakdown": breakdown_programs, "sweep": sweep_programs, "accuracy": accuracy_programs,
+    "unsynced": unsynced_programs, "replay": replay_programs,
+}  # fmt: skip
+
+
 def edited(records: list[Record], change, program: str | None = None) -> list[Record]:
     """Copies of records with ``change(data)`` made in those of a program; in all where none is named."""
     copies = [(record.program, copy.deepcopy(record.data)) for record in records]
@@ -390,7 +367,7 @@ def edited(records: list[Record], change, program: str | None = None) -> list[Re
     return [Record(data) for _, data in copies]
 
 
-def loaded(records: list[Record], others: float, steal: float | None = 0.0, program: str | None = None) -> list[Record]:
+def loaded(records: list[Record], others: float, steal: float | None = 0.0) -> list[Record]:
     """Copies of records that measured the load: other processes took this share of the CPU, and the host this one."""
 
     def load(data: dict) -> None:
@@ -398,11 +375,14 @@ def loaded(records: list[Record], others: float, steal: float | None = 0.0, prog
             part["load"] = {"local_rank": rank, "own_cpu_s": 1.0, "wall_s": 10.0, "cores": 2, "pressure_s": None,
                             "machine_cpu_s": len(data["samples"]) + 20 * others,
                             "steal_s": None if steal is None else 20 * steal}  # fmt: skip
-        command = data["summary"]["command_to_first_timed_step_s"]
-        data["summary"] = summarise(data["config"]["mode"], data["topology"]["global_batch"], data["samples"])
-        data["summary"]["command_to_first_timed_step_s"] = command
+        summarise_again(data)
 
-    return edited(records, load, program)
+    return edited(records, load)
+
+
+def summarise_again(data: dict) -> None:
+    """The summary of samples that were changed."""
+    data["summary"] = summarise(data["config"]["mode"], data["topology"]["global_batch"], data["samples"])
 
 
 def on_nodes(record: Record, *names: str, network: str | None = None, of_last: dict | None = None) -> Record:
@@ -421,9 +401,7 @@ def on_nodes(record: Record, *names: str, network: str | None = None, of_last: d
         ]  # fmt: skip
         for part in data["samples"]:
             part["node"] = part["rank"] // each
-        command = data["summary"]["command_to_first_timed_step_s"]
-        data["summary"] = summarise(data["config"]["mode"], data["topology"]["global_batch"], data["samples"])
-        data["summary"]["command_to_first_timed_step_s"] = command
+        summarise_again(data)
         data["nodes"][-1]["environment"] |= of_last or {}
     return Record(data)
 
@@ -448,21 +426,17 @@ def store(folder: Path, records: list[Record]) -> Path:
 
 
 # What the two versions of a mistake would have been observed to do, as far as the made-up demos need it.
-OBSERVED = {
-    side: {
-        "data": {"num_images": 1437, "global_batch": 96, "same_neighbours": neighbours, "shared_in_a_step": shared,
-                 "never_seen": lost},
-        "reported": {"top1": top1},
-        "writers": {"latest.pt": writers},
-        "augmentation": {"streams": streams},
-        "gradient": {"over_mean": over_mean, "same_on_all_ranks": True, "kind": "mean"},
-        "host_syncs": syncs,
-    }
-    for side, neighbours, shared, lost, top1, writers, streams, over_mean, syncs in (
-        ("right", 0.001, 0.0, 0, [[0.9, 0.95]] * 2, [0], ["1", "2"], 1.0, []),
-        ("wrong", 1.0, 0.02, 29, [[0.9, 0.94], [0.9, 0.97]], [0, 1], ["1", "1"], 2.0,
-         [{"where": "train.py:9 item", "per_step": 1.0}]),
-    )
+RIGHT = {
+    "data": {"num_images": 1437, "global_batch": 96, "same_neighbours": 0.001, "shared_in_a_step": 0.0,
+             "never_seen": 0},
+    "reported": {"top1": [[0.9, 0.95]] * 2}, "writers": {"latest.pt": [0]}, "augmentation": {"streams": ["1", "2"]},
+    "gradient": {"over_mean": 1.0, "same_on_all_ranks": True, "kind": "mean"}, "host_syncs": [],
+}  # fmt: skip
+WRONG = {
+    "data": RIGHT["data"] | {"same_neighbours": 1.0, "shared_in_a_step": 0.02, "never_seen": 29},
+    "reported": {"top1": [[0.9, 0.94], [0.9, 0.97]]}, "writers": {"latest.pt": [0, 1]},
+    "augmentation": {"streams": ["1", "1"]}, "gradient": RIGHT["gradient"] | {"over_mean": 2.0},
+    "host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}],
 }  # fmt: skip
 
 
@@ -478,7 +452,7 @@ def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | 
     found = []
     for record in suite_records("lab", programs, rounds, number):
         side = record.label.variant
-        data = record.data | {"observed": OBSERVED[side] | ((wrong or {}) if side == "wrong" else {})}
+        data = record.data | {"observed": (RIGHT if side == "right" else WRONG | (wrong or {}))}
         if name == "many-writers" and side == "wrong":
             data["samples"][0]["lab"] = {"files": {"rank 0": 1, "rank 1": 3}}
         if hung and side == "wrong":

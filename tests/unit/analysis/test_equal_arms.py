@@ -31,7 +31,7 @@ def test_beside_a_load_there_is_no_verdict_and_idle_hardly_a_false_one():
     """Forty suites of each kind from each seed; at most 5 % of the idle ones are false, as the interval promises. They
     are judged from their numbers; the first ones also from records, as `bench compare` does, which takes longer."""
     found = [judged(*each) for seed in SEEDS for each in equal_arms.drawn(REAL, equal_arms.SUITES, seed)]
-    for suite, same in zip(equal_arms.replayed(REAL, 4), found, strict=False):
+    for suite, same in zip(equal_arms.replayed(REAL, 2), found, strict=False):
         assert suite == pytest.approx(same)
     assert len(found) == 2 * len(SEEDS) * equal_arms.SUITES and set(verdicts(found, loaded=True)) == {"disturbed"}
     idle = [suite for suite in found if not suite["loaded"]]

@@ -1,4 +1,4 @@
-"""bench/analysis/stats.py: against numbers worked by hand, against scipy, and by simulation of what it promises.
+"""bench/analysis/stats.py: against scipy, by hand, and by simulation of what it promises.
 
 The simulations call the functions themselves on thousands of seeded draws. A bound with monte_carlo(rate) in it is the
 promised rate give or take three standard errors of the simulation.
@@ -17,7 +17,7 @@ from bench import formulas
 from bench.analysis import stats
 from tests.runs import ROOT
 
-DRAWS = 8000
+DRAWS = 2000
 
 
 def monte_carlo(rate: float, draws: int = DRAWS) -> float:
@@ -31,23 +31,10 @@ def rounds(n: int, sd: float, ratio: float = 1.0, draws: int = DRAWS, seed: int 
     return zip((100 * np.exp(noise[0])).tolist(), (100 * ratio * np.exp(noise[1])).tolist(), strict=True)
 
 
-def share(word: str, n: int, sd: float, ratio: float = 1.0, draws: int = 2000) -> float:
-    """The share of draws that got a verdict, found as ``compare_rounds`` finds it; its other values take longer."""
-    found = [stats.verdict(*stats.interval(a, b, 0.95)[1:], 0.02) for a, b in rounds(n, sd, ratio, draws)]
-    return found.count(word) / draws
-
-
-# Against numbers worked by hand, and scipy
-
-
-def test_three_rounds_by_hand():
-    """d = 0.1, 0.2, 0.3: mean 0.2, deviation 0.1, t(2) = 4.303; Walsh averages 0.1 0.15 0.2 0.2 0.25 0.3."""
-    found = stats.compare_rounds([1.0, 1.0, 1.0], [math.exp(x) for x in (0.1, 0.2, 0.3)])
-    half = 4.302653 * 0.1 / math.sqrt(3)
-    expected = [math.exp(x) for x in (0.2, 0.2 - half, 0.2 + half)]
-    assert [found.ratio, found.low, found.high] == pytest.approx(expected)
-    assert found.hl_ratio == pytest.approx(math.exp(0.2)) and (found.hl_low, found.hl_high) == (None, None)
-    assert (found.p, found.n, found.verdict) == (2 / 8, 3, "inconclusive")
+def shares(n: int, sd: float, ratio: float = 1.0) -> dict[str, float]:
+    """Verdict -> the share of draws that got it, found as ``compare_rounds`` finds it; its other values take longer."""
+    found = [stats.verdict(*stats.interval(a, b, 0.95)[1:], 0.02) for a, b in rounds(n, sd, ratio)]
+    return {word: found.count(word) / DRAWS for word in (*stats.VERDICTS, "inconclusive")}
 
 
 @pytest.mark.parametrize("df", [1, 1.01, 2.5, 3, 7, 7.3, 30.9, 200.5, 5000])
@@ -59,12 +46,6 @@ def test_students_t_is_scipys(df):
         assert formulas.t_probability(t, df) == pytest.approx(1 - 2 * scipy_stats.t.sf(t, df), abs=1e-14)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 8, 12])
-def test_the_signed_rank_distribution_is_that_of_all_sign_patterns(n):
-    patterns = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
-    assert formulas.signed_rank_counts(n) == np.bincount(patterns @ np.arange(1, n + 1)).tolist()
-
-
 @pytest.mark.parametrize("n", [6, 8, 15])
 def test_the_signed_rank_interval_is_the_shifts_that_scipys_exact_test_does_not_reject(n):
     """Just inside either end p is above 5 %, just outside it is not, and the jump there is the achieved level."""
@@ -72,7 +53,8 @@ def test_the_signed_rank_interval_is_the_shifts_that_scipys_exact_test_does_not_
     depth, achieved = stats.signed_rank_depth(n, 0.95)
     _, low, high = formulas.hodges_lehmann(d.tolist(), depth)
     for end, outward in ((low, -1e-9), (high, 1e-9)):
-        assert scipy_stats.wilcoxon(d - end - outward, method="exact").pvalue == pytest.approx(1 - achieved)
+        outside = scipy_stats.wilcoxon(d - end - outward, method="exact").pvalue
+        assert outside == pytest.approx(1 - achieved) and outside <= 0.05
         assert scipy_stats.wilcoxon(d - end + outward, method="exact").pvalue > 0.05
 
 
@@ -89,26 +71,20 @@ def test_the_sign_flip_p_is_scipys_permutation_test(monkeypatch):
     assert stats.sign_flip_p(d) == pytest.approx(exact, abs=monte_carlo(exact, stats.RANDOM_FLIPS))
 
 
-# Verdicts and sentences
-
-
 @pytest.mark.parametrize(
     ("low", "high", "word"),
     [
-        (None, None, "preview"),
         (1.001, 1.019, "tie"),  # above 1 and too small to matter: the tie goes first
         (0.981, 0.999, "tie"),
         (1 / 1.02, 1.02, "tie"),
         (0.9802, 0.999, "slower"),  # 2 % the other way round is 1/1.02 = 0.9804
         (1.001, 1.021, "faster"),
         (1.0, 1.05, "no difference"),
-        (0.97, 1.01, "no difference"),
         (1 / 1.1, 1.1, "no difference"),
-        (0.9, 1.05, "inconclusive"),
         (0.97, 1.11, "inconclusive"),
     ],
 )
-def test_verdicts(low, high, word):
+def test_verdicts_at_their_limits(low, high, word):
     assert stats.verdict(low, high, 0.02) == word
 
 
@@ -154,6 +130,9 @@ def test_disturbed_rounds_and_too_few_have_no_verdict():
         assert found.verdict == "preview"
         assert (found.low, found.high, found.hl_low, found.hl_high, found.rounds_needed) == (None,) * 5
         assert (found.ratio, found.hl_ratio, found.p) == pytest.approx((1.1, 1.1, 0.5 ** (n - 1)))
+    found = stats.compare_rounds([1.0] * 3, [math.exp(x) for x in (0.1, 0.2, 0.3)])  # Walsh averages need more rounds
+    assert found.hl_ratio == pytest.approx(math.exp(0.2)) and (found.hl_low, found.hl_high) == (None, None)
+    assert found.low is not None and (found.p, found.verdict) == (2 / 8, "inconclusive")
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1.0, "tie"), (1.01, "tie"), (1.5, "faster"), (0.5, "slower")])
@@ -162,16 +141,6 @@ def test_rounds_without_any_variance_and_what_disturbs_a_whole_round(ratio, word
     found = stats.compare_rounds(drift, [ratio * x for x in drift])
     assert (found.verdict, found.rounds_needed) == (word, None)
     assert (found.low, found.high) == (pytest.approx(ratio), pytest.approx(ratio)) and found.sentence("a", "b")
-
-
-@pytest.mark.parametrize(("a", "b"), [([1.0, 2.0], [1.0]), ([], []), ([1.0, 0.0], [1.0, 1.0]), ([1.0], [-1.0]),
-                                      ([1.0, math.nan], [1.0, 1.0]), ([1.0], [math.inf])])  # fmt: skip
-def test_what_cannot_be_compared_is_an_error(a, b):
-    with pytest.raises(ValueError):
-        stats.compare_rounds(a, b)
-
-
-# How many rounds would do
 
 
 @pytest.mark.parametrize("effect", [0.0, 0.008, 0.015, 0.03])
@@ -187,40 +156,15 @@ def test_the_needed_rounds_give_a_verdict_with_the_centre_off_by_one_standard_er
     assert one_less > max(effect, math.log(1 + margin) - effect)
 
 
-# What is promised, by simulation
-
-
-@pytest.mark.parametrize("n", [5, 8, 20])
-def test_the_t_interval_covers(n):
-    t = stats.t_quantile(n - 1, 0.95)
-    intervals = [formulas.log_ratio_interval(a, b, t) for a, b in rounds(n, 0.03, ratio=1.07, draws=4000)]
-    assert 0.93 < np.mean([low < 1.07 < high for _, low, high in intervals]) < 0.97
-
-
-@pytest.mark.parametrize(("n", "noise"), [(6, "normal"), (8, "laplace"), (8, "standard_cauchy"), (20, "laplace")])
-def test_the_signed_rank_interval_covers_whatever_the_symmetric_noise(n, noise):
-    depth, achieved = stats.signed_rank_depth(n, 0.95)
-    draws = getattr(np.random.default_rng(n), noise)(size=(DRAWS, n)).tolist()
-    intervals = [formulas.hodges_lehmann(d, depth) for d in draws]
-    found = np.mean([low < 0 < high for _, low, high in intervals])
-    assert found >= 0.94 and found == pytest.approx(achieved, abs=monte_carlo(achieved))
-
-
-@pytest.mark.parametrize("sd", [0.01, 0.03, 0.1])
-def test_identical_modes_are_rarely_told_apart(sd):
+def test_equal_modes_are_rarely_told_apart_and_differences_ties_and_noise_are_found():
     """Faster and slower together: 5 % where noise leaves no room for ties, less where ties go first."""
-    found = share("faster", 8, sd, draws=DRAWS) + share("slower", 8, sd, draws=DRAWS)
-    assert found <= 0.05 + (monte_carlo(0.05) if sd > 0.01 else 0)
-
-
-def test_differences_ties_and_noise_are_found():
-    assert share("faster", 8, 0.02, ratio=1.05) > 0.9 and share("slower", 8, 0.02, ratio=1.05) == 0
-    assert share("tie", 8, 0.005) > 0.99 and share("tie", 8, 0.01) > 0.8  # the half-width is 1.2 % on average
-    assert share("tie", 8, 0.01, ratio=1.021) < 0.025 + monte_carlo(0.025, 2000)  # a difference beyond the margin
-    assert share("inconclusive", 3, 0.1) > 0.9
-
-
-# Many pairs
+    for sd, most in ((0.01, 0.05), (0.03, 0.05 + monte_carlo(0.05)), (0.1, 0.05 + monte_carlo(0.05))):
+        equal = shares(8, sd)
+        assert equal["faster"] + equal["slower"] <= most and (equal["tie"] > 0.8) == (sd == 0.01)
+    far = shares(8, 0.02, ratio=1.05)
+    assert far["faster"] > 0.9 and far["slower"] == 0
+    assert shares(8, 0.01, ratio=1.021)["tie"] < 0.025 + monte_carlo(0.025)  # a difference beyond the margin
+    assert shares(8, 0.005)["tie"] > 0.99 and shares(3, 0.1)["inconclusive"] > 0.9
 
 
 def test_interval_and_p_values_are_scipys_paired_t_test():
@@ -248,22 +192,12 @@ def test_holm_rejects_step_by_step():
         assert {i for i, x in enumerate(formulas.holm(p)) if x <= alpha} == expected
 
 
-@pytest.mark.parametrize("sd", [0.1, 0.0135])
-def test_of_tables_of_equal_modes_at_most_one_in_twenty_has_a_difference_that_holds_together(sd):
-    """Five equal modes, ten pairs: at large noise, and where most pairs are shown to be ties, which must not make it
-    easier for the others. Alone, a difference is found in far more of these tables."""
-    draws, alone, together = 600, 0, 0
-    noise = np.random.default_rng(round(1e4 * sd)).normal(0, sd, size=(draws, 5, 6))
-    for modes in np.exp(noise).tolist():
-        found = [stats.compare_rounds(modes[i], modes[j]) for i in range(5) for j in range(i)]
-        held = stats.significant_after_holm(found)
-        differ = [each.verdict in ("faster", "slower") for each in found]
-        alone += any(differ)
-        together += any(d and h for d, h in zip(differ, held, strict=True))
-    assert together / draws <= 0.05 + monte_carlo(0.05, draws) and alone / draws > 0.08
-
-
-# Outliers
+def test_of_several_pairs_ties_do_not_make_it_easier_for_differences():
+    difference = dataclasses.replace(BASE, p_difference=0.02, p_tie=1.0)
+    tie = dataclasses.replace(BASE, verdict="tie", p_difference=0.5, p_tie=0.0)
+    open_still = dataclasses.replace(BASE, verdict="no difference", p_difference=0.0, p_tie=0.0)
+    assert stats.significant_after_holm([difference]) == [True]
+    assert stats.significant_after_holm([difference, tie, tie, open_still]) == [False, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -284,9 +218,6 @@ def test_outliers_are_named_and_kept(values, far):
         assert found.hl_ratio == pytest.approx(1.05, abs=0.002)  # … and hardly moves the pseudo-median
 
 
-# Equivalence of accuracies
-
-
 def test_equivalence_is_the_worse_of_scipys_two_one_sided_tests():
     """Different exactly where the t test rejects and equivalence is not shown."""
     seen = set()
@@ -305,20 +236,6 @@ def test_equivalence_is_the_worse_of_scipys_two_one_sided_tests():
     assert ("equivalent within ±0.015", True) in seen  # shown to exist, and to be small
 
 
-@pytest.mark.parametrize(("n", "side", "sd"), [(3, -1, 0.01), (6, 1, 0.004), (12, 1, 0.002)])
-def test_a_difference_as_large_as_the_margin_is_called_equivalent_in_at_most_one_of_twenty(n, side, sd):
-    d = np.random.default_rng([n, side + 1]).normal(side * 0.01, sd, size=(4000, n)).tolist()
-    found = [stats.equivalence(x, 0.01).equivalent for x in d]
-    assert np.mean(found) <= 0.05 + monte_carlo(0.05, 4000)
-
-
-def test_equal_modes_are_called_different_in_at_most_one_of_twenty():
-    """A margin too small to be shown, so that no difference is hidden by equivalence."""
-    d = np.random.default_rng(10).normal(0, 0.01, size=(DRAWS, 6)).tolist()
-    found = np.mean([stats.equivalence(x, 1e-6).verdict == "different" for x in d])
-    assert found == pytest.approx(0.05, abs=monte_carlo(0.05))
-
-
 @pytest.mark.parametrize(("difference", "expected"), [(0.0, (0.0, True)), (0.5, (1.0, False)), (1.0, (1.0, False))])
 def test_equivalence_without_variance_and_of_one_pair(difference, expected):
     found = stats.equivalence([difference] * 3, 0.5)
@@ -327,10 +244,15 @@ def test_equivalence_without_variance_and_of_one_pair(difference, expected):
     assert (one.low, one.high, one.p, one.equivalent, one.verdict) == (None, None, None, False, "preview")
 
 
-@pytest.mark.parametrize(("d", "margin"), [([], 1), ([math.inf], 1), ([0.0, math.nan], 1), ([0.0], 0), ([0.0], -1)])
-def test_differences_that_cannot_be_tested_are_an_error(d, margin):
+@pytest.mark.parametrize(("compute", "arguments"), [
+    (stats.compare_rounds, ([1.0, 2.0], [1.0])), (stats.compare_rounds, ([], [])),
+    *[(stats.compare_rounds, ([1.0, wrong], [1.0, 1.0])) for wrong in (0.0, -1.0, math.nan, math.inf)],
+    (stats.equivalence, ([], 1)), (stats.equivalence, ([math.inf], 1)), (stats.equivalence, ([0.0, math.nan], 1)),
+    (stats.equivalence, ([0.0], 0)), (stats.equivalence, ([0.0], -1)),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_an_error(compute, arguments):
     with pytest.raises(ValueError):
-        stats.equivalence(d, margin)
+        compute(*arguments)
 
 
 def test_importing_it_loads_no_large_library():

@@ -9,9 +9,9 @@ from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import suites_of
 from bench.cli.actions.run_output import print_run
 from bench.record import describe
-from bench.record.summary import summarise
 from bench.record.view import Record
 from bench.report.page import page
+from bench.studies.base import Study
 from bench.studies.registry import study_of
 from tests import records
 
@@ -23,7 +23,7 @@ def run(mode: str, median_s: float, longest_s: float | None = None, **options) -
         for part in data["samples"]:
             part["step_time_s"] = [median_s] * 9 + [longest_s or median_s]
             part |= {"phase_time_s": {}, "data_wait_s": [0.0] * 10}
-        data["summary"] = summarise(mode, data["topology"]["global_batch"], data["samples"])
+        records.summarise_again(data)
 
     (made,) = records.edited([records.record(mode, **options)], timed)
     return made
@@ -98,7 +98,7 @@ def test_a_comparison_shows_tflops_and_mfu_of_each_program():
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_table_wider_than_its_place_keeps_every_cell(is_terminal):
     """A narrow terminal, or a file: headings are broken, the words of a cell may be, a number with its interval not."""
-    suite = records.suite("compare", records.compare_programs())
+    suite = records.suite("compare")
     (grid, *_) = study_of(suite).summary(compare_suite(suite))
     console = Console(width=40, force_terminal=is_terminal, color_system=None)
     with console.capture() as capture:
@@ -144,8 +144,6 @@ def test_a_verdict_that_stands_alone_and_not_together_is_told():
     assert tables.pairs_grid(alone).rows[0][-2:] == ["faster", "yes"] and alone.holm_summary() == ""
 
 
-# --- memory by what it is for -------------------------------------------------------------------------------------
-
 FIRST = {"weights": 0.1, "optimizer state": 0.1, "activations": 5.0, "context, libraries": 0.5}
 OTHER = {"replicas": 0.1, "activations": 5.0, "context, libraries": 0.5}
 
@@ -159,7 +157,7 @@ def with_parts(record: Record, *parts: dict, note: str = "") -> Record:
     return records.edited([record], change)[0]
 
 
-def test_a_run_on_gpus_shows_what_fills_each_and_why_device_0_is_fuller():
+def test_a_run_on_gpus_shows_what_fills_each_and_why_device_0_is_fuller(monkeypatch):
     """After the run, and on the page; a record without parts shows none."""
     without = run("dp", 0.1, device="cuda", num_devices=2)
     found = with_parts(without, FIRST, OTHER, note="other processes: unknown")
@@ -167,7 +165,8 @@ def test_a_run_on_gpus_shows_what_fills_each_and_why_device_0_is_fuller():
     assert "weights 0.100 optimizer state 0.100 replicas 0.100 activations 5.000 5.000" in text
     assert "sum 5.700 5.600" in text and "other processes: unknown" in text
     assert "0.100 GiB more" in text and "weights +0.100" in text and "replicas -0.100" in text
-    some = records.suite_records("compare", records.compare_programs(), device="cuda")
+    monkeypatch.setattr(Study, "figures", lambda self, result: {})
+    some = records.suite_records("compare", rounds=3, device="cuda")
     some = [with_parts(record, *2 * [FIRST]) if record.program == "ddp" else record for record in some]
     pages = [page([], [found], []), page(suites_of(some), [], []), page([], [without], [])]
     assert ["optimizer state" in each for each in pages] == [True, True, False]

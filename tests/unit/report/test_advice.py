@@ -43,14 +43,13 @@ def test_the_parts_add_up_to_the_step_and_the_bound_tells_what_is_exposed():
 
 
 def test_a_breakdown_of_the_same_programs_tells_the_parts():
-    apart = records.suite_records("breakdown", records.breakdown_programs(), rounds=3, name="0002")
+    apart = records.suite_records("breakdown", rounds=3, name="0002")
     found = of(compared() + apart)
     steps = {(r.program, r.label.round): step_ms(r) for r in apart}
-    assert ways(found)["ddp"].parts[EXPOSED] == pytest.approx(
-        [steps["ddp", n] - steps["ddp no_sync", n] for n in range(3)]
-    )
+    exposed = [steps["ddp", n] - steps["ddp no_sync", n] for n in range(3)]
+    assert ways(found)["ddp"].parts[EXPOSED] == pytest.approx(exposed)
     assert len(ways(found)["ddp"].throughputs) == 3  # speed is the comparison's
-    other = records.suite_records("breakdown", records.breakdown_programs(), rounds=2, name="0003", batch=16)
+    other = records.suite_records("breakdown", rounds=2, name="0003", batch=16)
     assert ways(of(compared() + other))["ddp"].parts[EXPOSED] == ways(of(compared()))["ddp"].parts[EXPOSED]
     with pytest.raises(UserError):
         of([], [records.record("ddp")])
@@ -75,7 +74,7 @@ def test_a_profile_is_used_for_the_workload_and_batch_of_the_suite(tmp_path):
 
 def test_runs_on_several_devices_over_a_measured_link_fit_the_forecast(tmp_path):
     """Only runs of the profile's work count, and of devices that do not share cores."""
-    runs = records.suite_records("compare", records.compare_programs(), model="resnet34") + compared("0002")
+    runs = records.suite_records("compare", model="resnet34") + compared("0002")
     for run in runs:
         forecasts.one_thread(run.data)
     profile = find_records(profiles.record(tmp_path / "one", change=forecasts.one_thread))[0][0]

@@ -50,14 +50,12 @@ def every_mode_is_installed(monkeypatch):
 def plans_of(line: str) -> dict[str, tuple]:
     """What a line for make plans: study -> (its programs without their labels, its rounds)."""
     command, words = command_of(line.split())
-    args = command.parse([re.sub(r"^\w+(?==)", lambda name: flag(name[0]), word) for word in words])
+    args = command.parse(
+        [re.sub(r"^\w+(?==)", lambda name: "--" + name[0].lower().replace("_", "-"), word) for word in words]
+    )
     (study,) = command.run.args
     plans = study.plans(Console(quiet=True), study.read(args), flags_of(study, args))
     return {plan.study.name: (plan.programs, flags_of(study, args).rounds) for plan in plans}
-
-
-def flag(variable: str) -> str:
-    return "--" + variable.lower().replace("_", "-")
 
 
 def suite_of(study: str, programs: dict[str, RunConfig], rounds: int):

@@ -1,5 +1,6 @@
 """bench/studies/rounds.py when programs of a suite do not end well. Runs are made up: no process is started."""
 
+import contextlib
 import dataclasses
 import io
 
@@ -33,38 +34,26 @@ def made_up(monkeypatch):
 
     def start(fails, others=lambda number: 0.0):
         def launch(config, watch):
-            message, options = fails(config), {"mode": config.mode, "num_devices": config.num_devices}
             labels = {n: getattr(config.label, n) for n in ("study", "suite", "program", "round")}
-            batch = config.per_device_batch
-            record = records.record(**options, **labels, batch=batch, accumulate=config.accumulate, device="cuda",
-                                    seconds=len(found), failed="raised" if message else None)  # fmt: skip
+            options = {n: getattr(config, n) for n in ("mode", "num_devices", "accumulate")} | labels
+            failed = "raised" if (message := fails(config)) else None
+            record = records.record(**options, batch=config.per_device_batch, device="cuda", seconds=len(found),
+                                    failed=failed)  # fmt: skip
             record.data["summary"]["others_cpu_share"] = others(len(found))
-            if message:
-                record = records.edited([record], lambda data: data["failure"].update(message=message))[0]
             found.append(record)
             if message:
+                record.data["failure"]["message"] = message
                 error = RunFailed(message)
-                error.failure = {"kind": "raised", "rank": 0, "message": message, "traceback": ""}
+                error.failure = record.failure
                 raise error
             return record
 
         monkeypatch.setattr(rounds, "launch", launch)
         monkeypatch.setattr(rounds, "load", lambda record: record)
-        monkeypatch.setattr(rounds, "LiveProgress", Silent)
+        monkeypatch.setattr(rounds, "LiveProgress", lambda *_: contextlib.nullcontext())
         return found
 
     return start
-
-
-class Silent:
-    def __init__(self, *_):
-        pass
-
-    def __enter__(self):
-        return None
-
-    def __exit__(self, *_):
-        pass
 
 
 def recorder() -> Console:

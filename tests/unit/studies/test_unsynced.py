@@ -11,8 +11,6 @@ from bench.studies.unsynced import result as unsynced
 from bench.studies.unsynced.study import MAIN, UNSYNCED
 from tests import records
 
-# --- the theory, against torch's own optimizers -------------------------------------------------------------------
-
 SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 RULES = {
     "momentum": (SGD, {"momentum": 0.9}),
@@ -23,13 +21,6 @@ RULES = {
     "adamw": (ADAMW, {"weight_decay": 0.3}),
     "adam and decay": (ADAM, {"weight_decay": 0.3}),
 }
-
-
-def theory(kind, options: dict, learning_rates: list[float]) -> list[float] | None:
-    decay, momentum = options.get("weight_decay", 0.0), options.get("momentum", 0.0)
-    return formulas.replica_distance_factors(
-        learning_rates, kind.__name__.lower(), decay, momentum, "nesterov" in options
-    )
 
 
 def distances_of(kind, options: dict, learning_rates: list[float]) -> list[float]:
@@ -55,7 +46,10 @@ def distances_of(kind, options: dict, learning_rates: list[float]) -> list[float
 def test_the_theory_is_what_torchs_optimizers_do(rule):
     kind, options = RULES[rule]
     learning_rates = [0.02 * (1 + step % 7) for step in range(60)]  # another in every step
-    expected, found = theory(kind, options, learning_rates), distances_of(kind, options, learning_rates)
+    decay, momentum = options.get("weight_decay", 0.0), options.get("momentum", 0.0)
+    rule_of = (kind.__name__.lower(), decay, momentum, "nesterov" in options)
+    expected = formulas.replica_distance_factors(learning_rates, *rule_of)
+    found = distances_of(kind, options, learning_rates)
     if rule == "adam and decay":  # no closed form, and none is claimed
         assert expected is None and max(found) - min(found) > 0.01
     else:
@@ -73,17 +67,9 @@ def test_the_distance_of_three_replicas_and_imagenets_usual_recipe():
     assert formulas.replica_distance_factors([0.1] * 30 * 5005, "sgd", 1e-4, 0.9, False)[-1] < 1e-5
 
 
-# --- the report ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def suite():
-    return records.suite("unsynced", records.unsynced_programs(), rounds=4)
-
-
-@pytest.fixture(scope="module")
-def result(suite):
-    return UNSYNCED.result(suite)
+def result():
+    return UNSYNCED.result(records.suite("unsynced", rounds=4))
 
 
 def model(result, label: str, name: str = MAIN) -> unsynced.Model:
@@ -95,9 +81,8 @@ def test_every_model_is_compared_with_rank_0_of_the_synchronised_run_of_its_seed
     assert bases == {"ddp": None, "ddp unsynced": "ddp", "horovod": None, "horovod unsynced": "horovod", "dp": "ddp"}
     assert model(result, "ddp unsynced").differences == pytest.approx([-3] * 4)
     assert model(result, "ddp unsynced", "rank 1").differences == pytest.approx([-50] * 4)
-    assert model(result, "horovod unsynced", "average, statistics re-estimated").differences == pytest.approx(
-        [-0.1] * 4
-    )
+    average = model(result, "horovod unsynced", "average, statistics re-estimated")
+    assert average.differences == pytest.approx([-0.1] * 4)
     assert model(result, "ddp unsynced").p == 2 / 2**4  # all four fell: as far out as four seeds can be
     assert model(result, "horovod unsynced").found.verdict == "equivalent within ±1"
     assert [each.name for each in result.models if each.program.label == "dp"] == ["rank 0"]
