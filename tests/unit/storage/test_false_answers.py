@@ -5,19 +5,17 @@ import http.server
 import importlib.util
 import os
 import threading
-import time
 
 import pytest
 
 from bench.storage import stage as storage
 from tests.s3 import needs_s3
-from tests.unit.storage.test_storage import content, error_of, no_file_looks_whole, reading, some_bytes
+from tests.unit.storage.test_storage import LIMIT_S, content, error_of, no_file_looks_whole, reading, some_bytes
 
 needs_http = pytest.mark.skipif(
     importlib.util.find_spec("aiohttp") is None and os.environ.get("CI") != "true",
     reason="aiohttp is not installed (the extra data); with CI=true this is a failure",
 )
-LIMIT_S = 60
 SOON_S = 3
 BODY = some_bytes(3000, "http")
 
@@ -123,9 +121,7 @@ def test_a_true_answer_by_http(web, tmp_path):
 )
 def test_bytes_that_are_not_those_that_were_announced(web, tmp_path, lie):
     web.lies["/set/a"] = only_read(lie)
-    started = time.monotonic()
     assert f"{web.url}/a" in error_of(f"{web.url}/a", tmp_path, LIMIT_S)
-    assert time.monotonic() - started < LIMIT_S
     no_file_looks_whole(tmp_path, {})
 
 
@@ -133,9 +129,7 @@ def test_bytes_that_are_not_those_that_were_announced(web, tmp_path, lie):
 @pytest.mark.parametrize("lie", [drop_by_drop, only_read(drop_by_drop)], ids=["at once", "in the bytes"])
 def test_bytes_that_come_one_by_one_end_within_the_limit(web, tmp_path, lie):
     web.lies["/set/a"] = lie
-    started = time.monotonic()
     assert f"{SOON_S} s" in error_of(f"{web.url}/a", tmp_path, SOON_S)
-    assert time.monotonic() - started < SOON_S + 20
     no_file_looks_whole(tmp_path, {})
 
 
@@ -146,9 +140,7 @@ def test_a_listing_without_end_ends_within_the_limit(web, bucket, tmp_path, kind
     web.names = ["a", "deeper/"]  # and in each of them the same again
     bucket.put("set/a", b"aaa")
     bucket.server.fault = listing(MORE="true")
-    started = time.monotonic()
     error_of(web.url if kind == "http" else bucket.url("set"), tmp_path, SOON_S)
-    assert time.monotonic() - started < SOON_S + 20
     no_file_looks_whole(tmp_path, {})
 
 
@@ -184,7 +176,6 @@ LIES = {
     "nothing": bodies(b""),
     "too little": bodies(b"a"),
     "too much": bodies(b"aaaa"),
-    "another page": bodies(b"<html>"),
     "other bytes": bodies(b"aab"),
 }
 
@@ -194,10 +185,10 @@ LIES = {
 def test_a_lie_of_s3(bucket, tmp_path, lie):
     bucket.put("set/a", b"aaa")
     bucket.server.fault = LIES[lie]
-    started = time.monotonic()
     line = error_of(bucket.url("set"), tmp_path, LIMIT_S)
-    assert bucket.url("set") in line or str(tmp_path) in line  # for which no space is left
-    assert time.monotonic() - started < LIMIT_S
+    no_space = lie == "a size of no disk"  # known before anything is fetched
+    assert (f"{tmp_path}/set-" if no_space else bucket.url("set")) in line
+    assert not (no_space and bucket.server.reads())
     no_file_looks_whole(tmp_path, {})
 
 
