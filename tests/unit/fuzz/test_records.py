@@ -5,7 +5,6 @@ import contextlib
 import functools
 import io
 import json
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -76,14 +75,6 @@ def text_of(case: tuple[str, int, list, bool]) -> str:
     return json.dumps(record)
 
 
-def put(folder: Path, name: str, number: int, text: str) -> None:
-    """The suite's records below a folder, with ``text`` in place of one of them."""
-    for n, record in enumerate(suites()[name]):
-        path = folder / f"{n:03d}" / "record.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(text if n == number else json.dumps(record), encoding="utf-8")
-
-
 def call(*words) -> tuple[int, str]:
     """A command in this process: its exit code, and what it said on standard error."""
     said, complaints, started = io.StringIO(), io.StringIO(), time.process_time()
@@ -104,13 +95,13 @@ def clear(code: int, complaints: str, *codes: int) -> None:
 
 @contextlib.contextmanager
 def stored(name: str, number: int, text: str):
-    """A folder with those records, for a while."""
-    folder = Path(tempfile.mkdtemp())
-    try:
-        put(folder / "records", name, number, text)
-        yield folder
-    finally:
-        shutil.rmtree(folder)
+    """A folder for a while, in which records/ has the suite's records, with ``text`` in place of one of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for n, record in enumerate(suites()[name]):
+            path = Path(folder, "records", f"{n:03d}", "record.json")
+            path.parent.mkdir(parents=True)
+            path.write_text(text if n == number else json.dumps(record), encoding="utf-8")
+        yield Path(folder)
 
 
 def good(text: str) -> bool:

@@ -79,8 +79,11 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
+    """An environment with pip and that uv, which a set-up would fetch."""
     folder = tmp_path_factory.mktemp("environments") / "bare"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=300)
+    (folder / "bin" / "uv").write_text(UV)
+    (folder / "bin" / "uv").chmod(0o755)
     return folder
 
 
@@ -124,12 +127,15 @@ CUDA = {"torch-2.14.1", "torchvision-0.29.1", "numpy-1.0", "nvidia_ml_py-1.0", "
 
 
 @linux
-def test_without_a_driver_the_build_for_cpus_is_taken_by_pip_and_stays(setup, monkeypatch):
-    """At the lock's versions, and without CUDA's libraries; what the course needs does not bring them in."""
+def test_without_a_driver_the_build_for_cpus_is_taken_by_pip_and_stays(setup, tmp_path, monkeypatch):
+    """At the lock's versions, and without CUDA's libraries; what the course needs does not bring them in. Without uv it
+    is fetched."""
     assert setup() == (0, CPU)
+    (uv := tmp_path / "venv" / "bin" / "uv").unlink()
+    shutil.rmtree(next((tmp_path / "venv").glob("lib/python*/site-packages/uv-*.dist-info")))
     monkeypatch.setenv(torch_build.OTHER_INDEX, "http://127.0.0.1:1")  # the next time it is not looked for
     monkeypatch.setattr(torch_build, "has_driver", lambda: True)
-    assert setup("--notebooks") == (0, CPU)
+    assert setup("--notebooks") == (0, CPU) and uv.exists()
 
 
 @linux

@@ -55,17 +55,14 @@ class Liar(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def web():
     """The server; its address is ``web.url``."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar)
-    server.daemon_threads, server.handle_error = True, lambda *_: None
-    server.lies, server.names, server.ended = {}, ["a"], threading.Event()
-    server.url = f"http://127.0.0.1:{server.server_port}/set"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.ended.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+        server.daemon_threads, server.handle_error = True, lambda *_: None
+        server.lies, server.names, server.ended = {}, ["a"], threading.Event()
+        server.url = f"http://127.0.0.1:{server.server_port}/set"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.ended.set()
+        server.shutdown()
 
 
 def only_read(lie):
