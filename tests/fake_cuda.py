@@ -146,11 +146,6 @@ def stand_in() -> None:
         setattr(torch.cuda, name, value)
 
 
-def labels_stay(built: bare_loop.Harness) -> None:
-    loss = built.trainer.script.loss
-    built.trainer.script.loss = lambda outputs, targets: loss(outputs, targets.cpu())
-
-
 def train(built: bare_loop.Harness) -> None:
     """STEPS steps, or under DDP one forward pass: before a second one it reads the time of the first."""
     trainer = built.trainer
@@ -192,7 +187,8 @@ def take_steps(options: dict, folder: Path, mistake: bool) -> dict:
     try:
         built = bare_loop.Harness(config, folder, pairs=1)
         if mistake:
-            labels_stay(built)
+            loss = built.trainer.script.loss
+            built.trainer.script.loss = lambda outputs, targets: loss(outputs, targets.cpu())
         train(built)
         trained = list(built.model.parameters())
         return {

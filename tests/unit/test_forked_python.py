@@ -22,16 +22,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def copies():
-    with Programs("wave", torch=False) as programs:
-        yield programs
-
-
-def test_it_prints_and_ends_as_python_does(copies, tmp_path):
+def test_it_prints_and_ends_as_python_does(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "other.py").write_text("print('imported from', __file__)\n")
-    for words in (
+    calls = (
         ["-u", "-c", "import os, sys; print(sys.argv, sys.stdin.read(), sorted(os.environ), os.getcwd())", "a", "-b"],
         ["-c", "import atexit; atexit.register(print, 'at the end'); print('first'); 1 / 0"],
         ["-c", "import sys; sys.stderr.reconfigure(errors='replace'); raise SystemExit('a reason')"],
@@ -40,10 +34,12 @@ def test_it_prints_and_ends_as_python_does(copies, tmp_path):
         ["-Xfaulthandler", "-c", "import faulthandler, sys; sys.exit(3 * faulthandler.is_enabled())"],
         ["-S", "-c", "import sys; print(sys.flags.no_site)"],
         ["program.py", "a"],
-    ):
-        ends = []
-        for python in (sys.executable, copies.python):
-            done = subprocess.run([python, *words], cwd=tmp_path, input="{}", capture_output=True, text=True)
-            last = (done.stderr.strip().splitlines() or [""])[-1].replace(copies.python, sys.executable)
-            ends.append((done.returncode, done.stdout, last))
-        assert ends[0] == ends[1], words
+    )
+    with Programs(torch=False) as copies:
+        for words in calls:
+            ends = []
+            for python in (sys.executable, copies.python):
+                done = subprocess.run([python, *words], cwd=tmp_path, input="{}", capture_output=True, text=True)
+                last = (done.stderr.strip().splitlines() or [""])[-1].replace(copies.python, sys.executable)
+                ends.append((done.returncode, done.stdout, last))
+            assert ends[0] == ends[1], words

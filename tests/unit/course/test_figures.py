@@ -60,8 +60,6 @@ def test_the_formulas_are_those_of_python(tmp_path):
         assert got == pytest.approx(right, rel=1e-12)
 
 
-# --- Memory -----------------------------------------------------------------------------------------------------------
-
 STATE = {"size": 9, "ranks": 4, "optimizer": "adam", "precision": "fp32", "stage": "0", "group": "0", "view": True,
          "batch": 1, "sequence": 1024, "width": 1536, "layers": 48, "every": 0}  # fmt: skip
 SHARDS = [(), ("optimizer state",), ("optimizer state", "gradients"), ("optimizer state", "gradients", "weights")]
@@ -98,9 +96,6 @@ def test_the_largest_model_fills_the_memory(ask):
     changes = ({}, {"stage": "3", "every": 2}, {"view": False, "precision": "mixed", "batch": 8})
     found = ask(f"{json.dumps([STATE | each for each in changes])}.map(s => F.peak(s, F.largest(s, 24e9)))")
     assert found == pytest.approx([24e9] * 3)
-
-
-# --- One step of DDP --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["resnet18", "resnet50"])
@@ -147,9 +142,6 @@ def test_the_measured_mark_is_the_committed_record(tmp_path):
         assert mark[key] == pytest.approx(statistics.median(found), abs=0.05) and mark["rounds"] == len(found)
 
 
-# --- All-reduce -------------------------------------------------------------------------------------------------------
-
-
 def all_reduce(way, ranks, machines=1, order="blocks"):
     return {"way": way, "ranks": ranks, "machines": machines, "order": order, "numbers": "5, 1, 4", "megabytes": 40,
             "inside": 1, "between": 0, "alphaInside": 10, "alphaBetween": 50}  # fmt: skip
@@ -185,9 +177,6 @@ def test_bytes_over_the_slow_link_are_those_that_chapter_12_counts(ask):
     assert left == pytest.approx([1.5, 3, 1, 1.75, 3.5, 1.5])
 
 
-# --- Shares -----------------------------------------------------------------------------------------------------------
-
-
 def test_padding_and_dropping_are_those_of_torch(ask):
     from torch.utils.data import DistributedSampler
 
@@ -213,9 +202,6 @@ def test_streams_are_those_of_the_seeds(ask):
     states = [base | {"generator": generator, "streams": seeds} for generator, seeds in pairs]
     found = ask(f"{json.dumps(states)}.map(state => F.compute(state).streams)", "shares")
     assert [len({name for row in rows for name in row}) for rows in found] == [2, 6, 1, 3]
-
-
-# --- Does it pay, does it hang ----------------------------------------------------------------------------------------
 
 
 def test_speed_and_time_to_the_target_are_those_of_the_formulas(ask):

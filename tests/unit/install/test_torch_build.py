@@ -29,11 +29,6 @@ PACKAGES = {*LIBRARIES, *CUDA_12, "torch", "torchvision"}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="PyPI has one build for macOS, for CPUs")
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_) -> None:
-        pass
-
-
 def wheel(folder: Path, name: str, version: str, tag: str = "py3-none-any", script: str = "", needs=()) -> str:
     """Make a wheel that holds a version, and a program of its own name; its line in a lock."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +66,8 @@ def served(tmp_path_factory):
         wheel(root / "cu126" / name, name, f"{version}+cu126", OURS, needs=CUDA_12)
         wheel(root / "older" / name, name, "1.0+cpu", OURS)
     lines.append(wheel(root / "simple" / "uv", "uv", "1.0", script=UV))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=root)) as server:
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=root)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", "".join(lines)
         server.shutdown()
