@@ -57,7 +57,6 @@ def changed(value: dict, changes: list[tuple]) -> dict:
 
 
 def change(value, place: tuple, kind: str, odd) -> None:
-    """One change, in place."""
     *way, last = place
     odd = copy.deepcopy(odd)  # a later change must not reach the list of them
     for key in way:

@@ -34,7 +34,6 @@ class Request:
 
     @property
     def is_read(self) -> bool:
-        """Whether it asks for the bytes of a file."""
         return self.method == "GET" and "list-type" not in self.query
 
 
@@ -60,7 +59,6 @@ class Server:
         self.client = boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", **keys)
 
     def answer(self, environ, start_response):
-        """Every request passes here."""
         request = Request(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"])
         self.requests.append(request)
         answer = self.fault(request)
@@ -107,7 +105,6 @@ class Bucket:
 
 @pytest.fixture(scope="module")
 def s3_server():
-    """One server for the tests of a file."""
     server = Server()
     yield server
     server.close()

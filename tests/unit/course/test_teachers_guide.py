@@ -1,4 +1,5 @@
-"""The teacher's guide and the table of contents: their numbers are the records', and their links lead somewhere."""
+"""The teacher's guide, the table of contents, the questions and the exams: their numbers are the records', their links
+lead somewhere, and each chapter has its questions."""
 
 import re
 
@@ -13,6 +14,11 @@ from tests.validation.pages.reference_page import is_claim
 
 TUTORIALS = ROOT / "tutorials"
 README = (TUTORIALS / "README.md").read_text()
+QUESTION = re.compile(
+    r"^\*\*(\d+)\.(\d+)\*\* (.+)\n\n((?:- [a-d]\) .+\n){4})\n"
+    r"<details><summary>Answer</summary>([a-d])\) (.+)</details>$",
+    re.MULTILINE,
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +89,22 @@ def test_the_plans_contain_what_they_must_and_the_readmes_name_the_short_path():
         assert weeks == [set(re.findall(r"\d+", row[column])) for row in rows if row[column]]
     for text in (README, (ROOT / "README.md").read_text()):
         assert "0, 1, 3, 4, 5, 14, 16" in text
+
+
+def test_every_chapter_has_five_questions_with_four_answers_a_right_one_and_a_reason():
+    """And the right answer is not told by its letter."""
+    bank = (TUTORIALS / "questions.md").read_text()
+    found = QUESTION.findall(bank)
+    assert len(found) == bank.count("<details>") == len(re.findall(r"^\*\*\d", bank, re.MULTILINE)) >= 80
+    for _, _, _, answers, _, _ in found:
+        assert re.findall(r"^- ([a-d])", answers, re.MULTILINE) == list("abcd")
+        assert len(set(re.findall(r"\) (.+)", answers))) == 4
+    letters, numbers = [right for *_, right, _ in found], [int(chapter) for chapter, *_ in found]
+    assert all(letters.count(letter) > len(letters) / 6 for letter in "abcd")
+    assert {n: numbers.count(n) for n in numbers} == {int(p.name[:2]): 5 for p in chapters.chapters()}
+
+
+def test_each_exam_has_forty_points():
+    for exam in re.split(r"^## ", (TUTORIALS / "exams.md").read_text(), flags=re.MULTILINE)[1:]:
+        tasks = re.findall(r"^\*\*[AB]\d \((\d+) points\)", exam, re.MULTILINE)
+        assert sum(map(int, tasks)) == 40 and exam.count("<summary>Rubric</summary>") == len(tasks)

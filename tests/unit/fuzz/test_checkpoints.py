@@ -24,7 +24,6 @@ FINE = {"scaler": [None, {}, {"": None}], "guard": [None, -1, 0.5, 2**70], "loss
 
 @functools.cache
 def written() -> tuple[dict, bytes]:
-    """A checkpoint, and its file."""
     torch.manual_seed(0)
     state, file = full_state(), io.BytesIO()
     torch.save(state, file)

@@ -67,7 +67,6 @@ def fit(record: dict) -> None:
 
 
 def text_of(case: tuple[str, int, list, bool]) -> str:
-    """The changed record as a file has it."""
     name, number, changes, fitted = case
     record = changed(suites()[name][number], changes)
     if fitted:

@@ -281,7 +281,6 @@ def test_the_manual_names_the_oldest_torch_and_the_wheels_of_a_machine_without_a
 
 
 def refused(capsys, *words: str) -> str:
-    """The one line with which a set-up is refused."""
     assert environment.main([*words]) == 2
     said = capsys.readouterr().err
     assert said.startswith("setup: ") and said.count("\n") == 1

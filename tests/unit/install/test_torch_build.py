@@ -273,7 +273,6 @@ GENERATIONS = {"Maxwell": (5, 2), "Pascal": (6, 1), "Volta": (7, 0), "Turing": (
 
 
 def generations(words: str) -> list[tuple]:
-    """The compute capabilities that words of the manual mean."""
     names, every = re.findall("[A-Z][a-z]+", words), list(GENERATIONS)
     if "to" in words or "newer" in words:
         names = every[every.index(names[0]) : every.index(names[-1]) + 1 if "to" in words else None]

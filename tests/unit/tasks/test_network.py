@@ -144,7 +144,6 @@ def test_an_operation_that_the_backend_does_not_have_is_named_and_another_error_
 
 
 def stored(folder: Path, *made: dict) -> Path:
-    """Records below a folder, as `bench network` leaves them."""
     for each in made:
         (run := folder / each["config"]["suite"] / each["run_id"]).mkdir(parents=True)
         (run / "network.json").write_text(json.dumps(each))
@@ -186,7 +185,6 @@ def test_a_record_that_was_edited_or_cut_is_refused_by_name(change, said, tmp_pa
 
 
 def series(name: str, **made) -> Series:
-    """The series of an operation."""
     (found,) = [s for s in series_of([networks.record(**made)]) if s.operation.name == name]
     return found
 
