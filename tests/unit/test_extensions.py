@@ -181,16 +181,13 @@ def test_a_mode_an_engine_a_workload_a_mistake_and_an_option(bench):
     assert "one-example" in bench("mistake", "check", "runs", code=3)
 
 
-def test_a_study_with_its_picture_and_a_data_set(bench):
+def test_a_study_with_its_picture_and_a_data_set_and_every_help_lists_what_there_is(bench):
     said = bench("shards", "--rounds=1", "--data=squares", "--batch=4", "--steps=2", "--warmup=1", "--image-size=16",
                  *flags(**TINY), "--out=suites", *SMALL)  # fmt: skip
     page = said.strip().splitlines()[-1].removeprefix("report: ")
     (suite,) = (bench.folder / "suites").iterdir()
     assert (suite / "pictures" / "shards.svg").exists()
     assert "Does it run?" in (bench.folder / page).read_text()
-
-
-def test_every_help_lists_them(bench):
     assert all("shards" in bench(*words).split() for words in (["help"], ["help", "--make"]))
     assert "one-example" in bench("mistake") and "--patience" in bench("run", "--help")
 

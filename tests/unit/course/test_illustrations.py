@@ -7,17 +7,10 @@ from bench.course.chapters import TUTORIALS, without_pictures
 from tests.validation.pages import illustrations
 
 
-@pytest.fixture(scope="module")
-def drawn():
-    return {path: text for chapter in chapters.chapters() for path, text in illustrations.drawn(chapter)}
-
-
-def test_they_are_as_their_cells_draw_them(drawn):
+def test_they_are_as_their_cells_draw_them_each_line_has_its_cell_and_no_file_is_left_over():
+    drawn = {path: text for chapter in chapters.chapters() for path, text in illustrations.drawn(chapter)}
     stale = [path.name for path, text in drawn.items() if not path.exists() or path.read_text() != text]
     assert drawn and not stale, "`python -m tests.validation.renew` draws them; a record's may be of an older record"
-
-
-def test_each_line_of_a_picture_has_its_cell_and_no_file_is_left_over(drawn):
     assert {file for path in chapters.chapters() for file in illustrations.files_in(path)} == set(drawn)
     assert set((TUTORIALS / "pictures").glob("*")) <= set(drawn)
 

@@ -3,8 +3,6 @@ lead somewhere, and each chapter has its questions."""
 
 import re
 
-import pytest
-
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import suites_of
 from bench.course import chapters
@@ -21,26 +19,16 @@ QUESTION = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def committed():
-    return find_records(ROOT / "results" / "reference")[0]
-
-
-@pytest.fixture(scope="module")
-def guide():
-    return " ".join((TUTORIALS / "teachers-guide.md").read_text().split())
-
-
-def test_the_guides_ratios_are_those_of_the_committed_comparison(committed, guide):
+def test_the_guides_numbers_are_those_of_the_committed_records():
+    """The ratios of the comparison, and the memory of a worker in the example."""
+    guide = " ".join((TUTORIALS / "teachers-guide.md").read_text().split())
+    committed = find_records(ROOT / "results" / "reference")[0]
     (suite,) = [suite for suite in suites_of(committed) if is_claim(suite, "compare")]
     result = compare_suite(suite)
     said = re.findall(r"\d\.\d{3} \[\d\.\d{3}–\d\.\d{3}\]", guide)
     found = [result.pair(result.base, mode).comparison for mode in ("dp", "ddp", "horovod")]
     assert said == [f"{c.ratio:.3f} [{c.low:.3f}–{c.high:.3f}]" for c in found]
     assert f"n = {suite.n}" in guide
-
-
-def test_the_guides_memory_of_a_worker_is_the_examples(committed, guide):
     (example,) = [r for r in committed if not r.label.suite and r.config.mode == "ddp" and r.num_devices == 4]
     took = [device["pss"] for device in example.peak_memory]
     assert f"{min(took):.2f} to {max(took):.2f} GiB" in guide

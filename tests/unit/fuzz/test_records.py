@@ -21,10 +21,10 @@ from bench.record.read import load, migrate
 from bench.record.schema import BadRecord
 from bench.record.summary import summarise, summarise_accuracy
 from tests import records as made_up
-from tests.fuzz import changed, changes_of, fewer
+from tests.fuzz import MARKS, changed, changes_of, fewer
 from tests.runs import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), *MARKS]
 
 REFERENCE = ROOT / "results" / "reference" / "cpu-2-cores-xeon"
 MOST_CPU_S = 30  # of one command, on records of a few MiB

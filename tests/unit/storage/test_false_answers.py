@@ -2,8 +2,6 @@
 says why, within the limit."""
 
 import http.server
-import importlib.util
-import os
 import threading
 
 import pytest
@@ -12,10 +10,7 @@ from bench.storage import stage as storage
 from tests.s3 import needs_s3
 from tests.unit.storage.test_storage import LIMIT_S, content, error_of, no_file_looks_whole, reading, some_bytes
 
-needs_http = pytest.mark.skipif(
-    importlib.util.find_spec("aiohttp") is None and os.environ.get("CI") != "true",
-    reason="aiohttp is not installed (the extra data); with CI=true this is a failure",
-)
+pytestmark = needs_s3  # which has what http needs
 SOON_S = 3
 BODY = some_bytes(3000, "http")
 
@@ -93,13 +88,11 @@ def growing(handler):
     handler.send(BODY + b"x" * handler.server.grown)
 
 
-@needs_http
 def test_a_true_answer_by_http(web, tmp_path):
     assert content(storage.stage(web.url, tmp_path / "page", LIMIT_S)) == {"a": BODY}
     assert content(storage.stage(f"{web.url}/a", tmp_path / "file", LIMIT_S)) == {"a": BODY}
 
 
-@needs_http
 @pytest.mark.parametrize(
     "lie",
     [
@@ -122,7 +115,6 @@ def test_bytes_that_are_not_those_that_were_announced(web, tmp_path, lie):
     no_file_looks_whole(tmp_path, {})
 
 
-@needs_http
 @pytest.mark.parametrize("lie", [drop_by_drop, only_read(drop_by_drop)], ids=["at once", "in the bytes"])
 def test_bytes_that_come_one_by_one_end_within_the_limit(web, tmp_path, lie):
     web.lies["/set/a"] = lie
@@ -130,8 +122,6 @@ def test_bytes_that_come_one_by_one_end_within_the_limit(web, tmp_path, lie):
     no_file_looks_whole(tmp_path, {})
 
 
-@needs_http
-@needs_s3
 @pytest.mark.parametrize("kind", ["http", "s3"])
 def test_a_listing_without_end_ends_within_the_limit(web, bucket, tmp_path, kind):
     web.names = ["a", "deeper/"]  # and in each of them the same again
@@ -177,7 +167,6 @@ LIES = {
 }
 
 
-@needs_s3
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_of_s3(bucket, tmp_path, lie):
     bucket.put("set/a", b"aaa")
@@ -189,7 +178,6 @@ def test_a_lie_of_s3(bucket, tmp_path, lie):
     no_file_looks_whole(tmp_path, {})
 
 
-@needs_s3
 def test_what_s3_is_forgiven(bucket, tmp_path):
     """The ETag of a file encrypted by KMS is not an MD5."""
     bucket.put("set/a", b"aaa")

@@ -20,6 +20,8 @@ from bench.storage import stage as storage
 from tests.runs import ROOT, refuses
 from tests.s3 import KEYS, needs_s3
 
+pytestmark = needs_s3
+
 LIMIT_S = 40
 
 
@@ -62,7 +64,6 @@ def test_what_is_a_url():
         assert data_kind(text)[0] != "url", text
 
 
-@needs_s3
 def test_everything_below_a_prefix_is_copied(bucket, tmp_path, monkeypatch):
     """A second call lists, and fetches and writes nothing. OBS is read over S3."""
     wanted = {"cat/1.png": some_bytes(2500), "cat/empty": b"", "manifest.json": b"theirs", "dog/ä b?.png": b"x"}
@@ -107,7 +108,6 @@ def test_folders_and_files_by_file_url(tmp_path):
     assert f"{source}/sub/x/cache" in error_of(f"file://{source}", source / "sub" / "x" / "cache", LIMIT_S)
 
 
-@needs_s3
 def test_only_what_has_changed_in_the_storage_is_fetched(bucket, tmp_path):
     for name in ("same/1", "changed/1", "gone/1"):
         bucket.put(f"set/{name}", name.encode())
@@ -122,7 +122,6 @@ def test_only_what_has_changed_in_the_storage_is_fetched(bucket, tmp_path):
     assert len(bucket.server.reads()) == 2 and bucket.server.reads("changed/1") and bucket.server.reads("new/1")
 
 
-@needs_s3
 def test_a_copy_that_was_changed_here_is_fetched_again(bucket, tmp_path):
     wanted = {name: f"the bytes of {name}".encode() for name in ("fine", "touched", "shorter", "edited", "missing")}
     for name, value in wanted.items():
@@ -140,7 +139,6 @@ def test_a_copy_that_was_changed_here_is_fetched_again(bucket, tmp_path):
         assert sorted(path.rpartition("/")[2] for path in bucket.server.reads()) == fetched
 
 
-@needs_s3
 def test_a_file_that_was_interrupted_is_fetched_again_whole(bucket, tmp_path):
     wanted = {"big": some_bytes(5500), "small": b"small"}
     bucket.put_in_parts("set/big", wanted["big"])
@@ -156,7 +154,6 @@ def test_a_file_that_was_interrupted_is_fetched_again_whole(bucket, tmp_path):
     assert len(bucket.server.reads("big")) == 1 and not list(tmp_path.rglob("parts"))
 
 
-@needs_s3
 @pytest.mark.parametrize("store, size", [("put", 3000), ("put_in_parts", 3000), ("put", 500)])
 def test_a_file_that_changes_while_it_is_fetched_is_no_copy(bucket, tmp_path, store, size):
     getattr(bucket, store)("set/big", some_bytes(3000))
@@ -172,7 +169,6 @@ def test_a_file_that_changes_while_it_is_fetched_is_no_copy(bucket, tmp_path, st
     assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"big": some_bytes(size, "newer")}
 
 
-@needs_s3
 def test_an_endpoint_that_is_dead_or_never_answers_ends_within_the_limit(bucket, tmp_path, monkeypatch):
     """A dead one is tried again, and not for longer than allowed."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
@@ -183,7 +179,6 @@ def test_an_endpoint_that_is_dead_or_never_answers_ends_within_the_limit(bucket,
     assert "1 s" in line  # the limit
 
 
-@needs_s3
 def test_a_download_that_stands_still_ends_within_the_limit(bucket, tmp_path):
     bucket.put("set/big", some_bytes(5500))
     ended = threading.Event()
@@ -193,7 +188,6 @@ def test_a_download_that_stands_still_ends_within_the_limit(bucket, tmp_path):
     no_file_looks_whole(tmp_path, {})
 
 
-@needs_s3
 @pytest.mark.parametrize("what", ["bucket", "prefix", "denied", "credentials"])
 def test_what_repeating_does_not_help_is_not_repeated(bucket, tmp_path, monkeypatch, what):
     bucket.put("set/a", b"aaa")
@@ -211,7 +205,6 @@ def test_what_repeating_does_not_help_is_not_repeated(bucket, tmp_path, monkeypa
     assert len(requests) == len(set(requests))
 
 
-@needs_s3
 @pytest.mark.parametrize("keys", [["a/../../b"], ["a", "a/b"]])
 def test_a_path_that_has_no_place_in_a_folder(bucket, tmp_path, keys):
     for key in keys:
@@ -276,7 +269,6 @@ def run_dir(tmp_path):
 RESULTS = {name: name.encode() for name in ("record.json", "rank0.log", "trace/rank0.json", "zz.txt")}
 
 
-@needs_s3
 def test_results_are_copied_with_the_record_last(bucket, run_dir, tmp_path):
     url = storage.copy_back(run_dir, bucket.url("results") + "/", LIMIT_S)
     assert url == bucket.url("results/2026-ddp-2")
@@ -290,7 +282,6 @@ def test_results_are_copied_with_the_record_last(bucket, run_dir, tmp_path):
     assert str(tmp_path / "none") in error_of(tmp_path / "none", url, LIMIT_S, function=storage.copy_back)
 
 
-@needs_s3
 def test_results_that_cannot_all_be_copied_have_no_record(bucket, run_dir):
     before = content(run_dir)
     bucket.server.fault = lambda r: (403, b"") if r.method == "PUT" and r.path.endswith("zz.txt") else None

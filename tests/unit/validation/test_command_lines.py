@@ -4,6 +4,7 @@ that `bench` takes. Those in code cells are executed (tests/notebooks, tests/exe
 import contextlib
 import functools
 import io
+import itertools
 import re
 import shlex
 
@@ -36,12 +37,7 @@ def words_of(line: str) -> list[str]:
     """A line as a shell reads it, up to a comment, a pipe or the end of the command."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, "#"
-    words = []
-    for word in lexer:
-        if word in ("|", "&&", "||", ";", ">", "2>&1", "&"):
-            break
-        words.append(word)
-    return words
+    return [*itertools.takewhile(lambda word: word not in ("|", "&&", "||", ";", ">", "2>&1", "&"), lexer)]
 
 
 def problem(line: str) -> str:

@@ -13,13 +13,8 @@ FILE = re.compile(r"`((?!\S*NN_)(?:\w+/)+(?:\w+\.(?:py|md))?)`")  # NN_name: the
 VALIDATION = PROJECT / "tests" / "validation"
 
 
-@pytest.fixture(scope="module")
-def texts():
-    """Path -> the text as it should be. Every record of the reference is read for them."""
-    return dict(manual.documents())
-
-
-def test_no_text_is_stale_and_every_link_leads_to_a_file(texts):
+def test_no_text_is_stale_and_every_link_leads_to_a_file():
+    texts = dict(manual.documents())  # every record of the reference is read for them
     stale = [str(path.relative_to(PROJECT)) for path, text in texts.items() if path.read_text() != text]
     assert stale == [], "run `python -m tests.validation.renew`, and read the difference"
     together = "".join(texts.values())

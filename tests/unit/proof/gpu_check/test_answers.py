@@ -76,7 +76,6 @@ TELLS = MEETS | {"awaits": "all_reduce of [3], number 7"}
 RIGHT = {
     "the machine": lambda: answers.machine(MACHINE),
     "NCCL's versions by number": lambda: answers.machine(MACHINE | {"nccl of torch": "2.9.6"}),
-    "events and the wall clock": lambda: answers.clocks(on_gpu()),
     "1 % apart": lambda: answers.clocks(later(0.009 * WALL_S)),
     "phases": lambda: answers.phases(on_gpu()),
     "two events in a row at one rank": lambda: answers.phases(on_gpu(phases={"synchronize": 0.0})),
@@ -85,7 +84,6 @@ RIGHT = {
     "memory": lambda: answers.memory(on_gpu()),
     "no process in a container": lambda: answers.memory(on_gpu(memory={"torch_allocated": 5.0, "nvml_device": 6.0})),
     "DP's first device": lambda: answers.fullest(of_dp(4.5, 0.2)),
-    "and no data on it": lambda: answers.fullest(of_dp(4.5, 0.0)),
     "replicas": lambda: answers.equal_replicas(pair()),
     "strides": lambda: answers.strides("step 1 of 3\n"),
     "parts of the memory": lambda: answers.memory_parts(parts(weights=1.0, activations=2.8, **BESIDE)),

@@ -193,7 +193,7 @@ def test_what_cannot_be_is_one_line(words, values, monkeypatch):
         gpu_check.run(COMMANDS["doctor"].parts["gpu"].parse(words.split()))
 
 
-def test_a_table_of_everything_ends_it(monkeypatch, tmp_path, capsys):
+def test_a_table_of_everything_ends_it(monkeypatch, tmp_path, capsys, copied_python):
     """The command itself, with a GPU that is made up."""
     monkeypatch.setattr(gpu_check, "PARTS", {"A1": MODULE})
     monkeypatch.setattr(gpu_check, "usable_gpus", lambda asked: [GPU])
