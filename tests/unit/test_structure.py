@@ -12,16 +12,8 @@ from bench import structure
 
 X = torch.arange(4.0)
 Pair = namedtuple("Pair", "a b")
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    a: object
-
-
-@dataclasses.dataclass(slots=True)
-class Slots:
-    a: object
+Frozen = dataclasses.make_dataclass("Frozen", ["a"], frozen=True)
+Slots = dataclasses.make_dataclass("Slots", ["a"], slots=True)
 
 
 class Items(dict):

@@ -82,7 +82,6 @@ def test_label_names_torch_kind_and_instructions(torch, kind, simd, label):
 JUDGED = [  # (installed, asked for, AVX here, state, state where MPI is asked for)
     (None, "gloo", True, "missing", "missing"),
     ("0.28.1+torch2.14.1.cu130.gloo.avx", "gloo", True, "ready", "no mpi"),
-    ("0.28.1+torch2.14.1.cu130.nccl.avx", "gloo", True, "ready", "no mpi"),
     ("0.28.1+torch2.14.1.cu130.gloo.avx", "nccl", True, "no nccl", "no nccl"),
     ("0.28.1+torch2.14.1.cu130.gloo.avx", "gloo", False, "other cpu", "no mpi"),
     ("0.28.1+torch2.14.1.cpu.gloo.avx", "gloo", True, "other torch", "other torch"),
