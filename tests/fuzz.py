@@ -7,6 +7,7 @@ import contextlib
 import copy
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ settings.register_profile("suite", max_examples=60, derandomize=True, **COMMON)
 settings.register_profile("wide", max_examples=5000, **COMMON)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
 settings.load_profile(PROFILE)
+MARKS = [] if PROFILE == "suite" else [pytest.mark.timeout(0)]  # what tries thousands has as long as it takes
 
 ODD = [None, True, False, 0, -1, 1, 0.5, 5e-324, 1e30, -1e30, 1e99, 1e308, -1e308, 2**53, 2**64, 10**400, "", "a",
        "x" * 300_000, "1e5", "[red]", "$x^$", "<b>", "a/../b", "\ud800", "\x1b[31m\n", "٣", "²", [], [[]], [None], {},
@@ -57,7 +59,6 @@ def changed(value: dict, changes: list[tuple]) -> dict:
 
 
 def change(value, place: tuple, kind: str, odd) -> None:
-    """One change, in place."""
     *way, last = place
     odd = copy.deepcopy(odd)  # a later change must not reach the list of them
     for key in way:

@@ -1,6 +1,5 @@
 """A real S3 server on this machine (moto), which remembers its requests and can be made to fail."""
 
-import contextlib
 import hashlib
 import importlib.util
 import os
@@ -35,7 +34,6 @@ class Request:
 
     @property
     def is_read(self) -> bool:
-        """Whether it asks for the bytes of a file."""
         return self.method == "GET" and "list-type" not in self.query
 
 
@@ -61,7 +59,6 @@ class Server:
         self.client = boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", **keys)
 
     def answer(self, environ, start_response):
-        """Every request passes here."""
         request = Request(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"])
         self.requests.append(request)
         answer = self.fault(request)
@@ -98,9 +95,6 @@ class Bucket:
         tag = self.client.upload_part(**upload, PartNumber=1, Body=content)["ETag"]
         self.client.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": tag}]})
 
-    def delete(self, key: str) -> None:
-        self.client.delete_object(Bucket=self.name, Key=key)
-
     def objects(self) -> dict[str, bytes]:
         listing = self.client.list_objects_v2(Bucket=self.name).get("Contents", [])
         return {o["Key"]: self.client.get_object(Bucket=self.name, Key=o["Key"])["Body"].read() for o in listing}
@@ -109,34 +103,19 @@ class Bucket:
         return f"s3://{self.name}/{prefix}".rstrip("/")
 
 
-@contextlib.contextmanager
-def running_server():
-    """A server, for as long as the tests of a file need one."""
-    server = Server()
-    try:
-        yield server
-    finally:
-        server.close()
-
-
 @pytest.fixture(scope="module")
 def s3_server():
-    """One server for the tests of a file."""
-    with running_server() as server:
-        yield server
+    server = Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture
 def bucket(s3_server, request, monkeypatch):
-    """A bucket of the test's own, which the environment finds."""
-    return empty_bucket(s3_server, request.node.name, monkeypatch)
-
-
-def empty_bucket(server: Server, test_name: str, monkeypatch) -> Bucket:
-    """A new bucket on a server that forgets its faults and requests, and the environment that finds it."""
-    for name, value in (KEYS | {"AWS_ENDPOINT_URL": server.url}).items():
+    """A bucket of the test's own, which the environment finds. Its server forgets its faults and requests."""
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": s3_server.url}).items():
         monkeypatch.setenv(name, value)
-    server.fault = lambda request: None
-    bucket = Bucket(server, hashlib.sha256(test_name.encode()).hexdigest()[:32])
-    server.requests.clear()
+    s3_server.fault = lambda request: None
+    bucket = Bucket(s3_server, hashlib.sha256(request.node.name.encode()).hexdigest()[:32])
+    s3_server.requests.clear()
     return bucket

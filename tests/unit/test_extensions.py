@@ -100,11 +100,6 @@ def draw(result):
 
 FIGURES = {"shards": {"shards": draw}}
 """,
-    "cli/hello.py": """
-from bench.cli.base import Command
-
-COMMAND = Command("hello", "learn", "say hello", run=lambda args: print("hello"))
-""",
     "cli/shards.py": """
 from bench.cli.base import study_command
 from bench.studies.registry import STUDIES
@@ -135,7 +130,7 @@ LINES = {
          '    "squares": DataSetInfo("squares", image_size=16, augment=False, loader=False),\n')
     ],
     "studies/registry.py": [('"lab")', '"shards", ')],
-    "cli/__init__.py": [('    "install", "help",', '    "hello", "shards",\n')],
+    "cli/__init__.py": [('    "install", "help",', '    "shards",\n')],
 }  # fmt: skip
 
 
@@ -186,19 +181,15 @@ def test_a_mode_an_engine_a_workload_a_mistake_and_an_option(bench):
     assert "one-example" in bench("mistake", "check", "runs", code=3)
 
 
-def test_a_study_with_its_picture_and_a_data_set(bench):
+def test_a_study_with_its_picture_and_a_data_set_and_every_help_lists_what_there_is(bench):
     said = bench("shards", "--rounds=1", "--data=squares", "--batch=4", "--steps=2", "--warmup=1", "--image-size=16",
                  *flags(**TINY), "--out=suites", *SMALL)  # fmt: skip
     page = said.strip().splitlines()[-1].removeprefix("report: ")
     (suite,) = (bench.folder / "suites").iterdir()
     assert (suite / "pictures" / "shards.svg").exists()
     assert "Does it run?" in (bench.folder / page).read_text()
-
-
-def test_every_help_lists_them(bench):
-    for words in (["help"], ["help", "--make"]):
-        assert {"hello", "shards"} <= set(bench(*words).split())
-    assert bench("hello") == "hello\n" and "one-example" in bench("mistake") and "--patience" in bench("run", "--help")
+    assert all("shards" in bench(*words).split() for words in (["help"], ["help", "--make"]))
+    assert "one-example" in bench("mistake") and "--patience" in bench("run", "--help")
 
 
 def test_the_copy_reads_the_records_of_the_project(bench):

@@ -10,28 +10,15 @@ from scipy import stats
 from bench import formulas
 
 
-@pytest.fixture
-def step_times():
-    """Three ranks, fifty steps, in seconds."""
-    draw = random.Random(0)
-    return [[draw.uniform(0.01, 0.1) for _ in range(50)] for _ in range(3)]
-
-
 def test_every_formula_has_a_worked_example():
     public = [f for name, f in vars(formulas).items() if callable(f) and not name.startswith("_")]
     assert all(">>>" in f.__doc__ for f in public)
 
 
-def test_a_step_is_as_slow_as_its_slowest_rank(step_times):
-    slowest = formulas.slowest_rank(step_times)
-    assert len(slowest) == 50
-    assert all(s >= t for times in step_times for s, t in zip(slowest, times, strict=True))
-    with pytest.raises(ValueError):
-        formulas.slowest_rank([[1.0, 2.0], [1.0]])
-
-
-def test_waiting_costs_throughput(step_times):
+def test_waiting_costs_throughput():
     """Ranks that step together are never faster than the same ranks alone; both are bounded by the fastest rank."""
+    draw = random.Random(0)
+    step_times = [[draw.uniform(0.01, 0.1) for _ in range(50)] for _ in range(3)]
     together = formulas.throughput_per_s(step_times, 96)
     alone = formulas.independent_throughput_per_s(step_times, 96)
     fastest = 96 * 50 / min(sum(times) for times in step_times)
@@ -39,6 +26,8 @@ def test_waiting_costs_throughput(step_times):
     assert together == pytest.approx(96 * 50 / max(sum(times) for times in step_times))
     one = step_times[:1]
     assert formulas.throughput_per_s(one, 32) == formulas.independent_throughput_per_s(one, 32)
+    with pytest.raises(ValueError):
+        formulas.slowest_rank([[1.0, 2.0], [1.0]])
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100])
@@ -46,13 +35,6 @@ def test_percentile_is_numpys(count):
     values = np.random.default_rng(count).normal(size=count).tolist()
     for percent in (0, 5, 50, 95, 100):
         assert formulas.percentile(values, percent) == pytest.approx(np.percentile(values, percent))
-
-
-def test_the_linear_scaling_rule():
-    """Goyal et al. 2017: 0.1 for 256 images, 3.2 for 8192."""
-    assert formulas.scaled_lr(0.1, 8192, 256) == pytest.approx(3.2)
-    assert formulas.scaled_lr(0.1, 32, 256) == pytest.approx(0.0125)
-    assert formulas.scaled_lr(0.1, 8192, None) == 0.1
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -67,23 +49,9 @@ def test_adasum_of_any_gradients(ranks):
     assert formulas.adasum([vectors[0].tolist()] * ranks) == pytest.approx(vectors[0])
     assert formulas.adasum([vectors[0].tolist(), *[[0.0] * 5] * (ranks - 1)]) == pytest.approx(vectors[0])
     assert formulas.adasum(np.eye(ranks).tolist()) == pytest.approx(np.ones(ranks))
-
-
-def test_adasum_by_hand():
-    """a = (1, 2), b = (3, -1): a·b = 1, |a|² = 5, |b|² = 10, so 0.9 a + 0.95 b."""
-    assert formulas.adasum([[1.0, 2.0], [3.0, -1.0]]) == pytest.approx([0.9 + 2.85, 1.8 - 0.95])
-    for count in (0, 3, 6):
+    for count in (0, ranks + 1, 3 * ranks):
         with pytest.raises(ValueError):
             formulas.adasum([[1.0]] * count)
-
-
-def test_the_ratio_the_other_way_round_has_the_reciprocal_interval():
-    draw = np.random.default_rng(1)
-    a, b = draw.uniform(1, 2, 8).tolist(), draw.uniform(1, 2, 8).tolist()
-    ratio, low, high = formulas.log_ratio_interval(a, b, 2.365)
-    inverse = formulas.log_ratio_interval(b, a, 2.365)
-    assert low < ratio < high
-    assert inverse == pytest.approx((1 / ratio, 1 / high, 1 / low))
 
 
 def test_the_interval_is_students_t():

@@ -105,16 +105,11 @@ WITHOUT_EFFECT = (
 def place(tmp_path, monkeypatch):
     """The working folder: with regular files, and with things that are not."""
     monkeypatch.chdir(tmp_path)
-    os.mkfifo("pipe")
-    os.symlink("/dev/zero", "zero")
-    os.symlink("loop", "loop")
-    for name in ("folder", "images", "records"):
-        os.mkdir(name)
-    fill(tmp_path / "binary", b"\0\xff\xfe\x1b]0;owned\x07\n" * 9)
-    fill(tmp_path / "empty", "")
-    fill(tmp_path / "deep", "[" * 100_000)
-    fill(tmp_path / "tar", bytes(10_240))
-    (tmp_path / "images" / "a.png").write_bytes(b"x")
+    contents = {name: RECORDS[name] for name in ("pipe", "zero", "loop")}
+    contents |= dict.fromkeys(("folder", "images", "records"), os.mkdir)
+    contents |= {"binary": b"\0\xff\xfe\x1b]0;owned\x07\n" * 9, "empty": "", "deep": "[" * 100_000}
+    for name, content in (contents | {"tar": bytes(10_240), "images/a.png": b"x"}).items():
+        fill(tmp_path / name, content)
     return tmp_path
 
 
@@ -274,7 +269,6 @@ def bomb(width: int, height: int, rows: int | None = None, text: bytes = b"") ->
 
 
 def animation(frames: int) -> bytes:
-    """A GIF of N pictures."""
     content = io.BytesIO()
     pictures = [Image.new("RGB", (8, 8), (60 * number, 0, 0)) for number in range(frames)]
     pictures[0].save(content, "GIF", save_all=True, append_images=pictures[1:])

@@ -52,8 +52,3 @@ def test_a_hit_or_long_sentences_are_exit_code_1(tmp_path, capsys, monkeypatch, 
     assert prose.main([str(path)]) == 1 and capsys.readouterr().out.startswith(line)
     path.write_text("Start again.\n")
     assert prose.main([str(path)]) == 0 and "→" not in capsys.readouterr().out
-
-
-def test_words_per_sentence():
-    text = "# Heading\n\nOne two three. Four five!\n\n| a | b |\n\n- six `seven` eight\n- nine\n\n```\ncode here\n```\n"
-    assert prose.sentences(text) == [[3, 2], [3], [1]]

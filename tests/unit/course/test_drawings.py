@@ -1,4 +1,4 @@
-"""The drawings of numbers that a cell has worked out."""
+"""The drawings of numbers that a cell has worked out, and the pictures in the chapters' texts, drawn again."""
 
 import re
 
@@ -8,8 +8,10 @@ from torch import nn
 
 from bench.analysis import style
 from bench.analysis.drawing import svg_of
-from bench.course import diagrams
+from bench.course import chapters, diagrams
+from bench.course.chapters import TUTORIALS, without_pictures
 from bench.course.diagrams.device_memory import memory_by_device
+from tests.validation.pages import illustrations
 
 LINE = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Sigmoid())  # images [3, 2, 2]; 65 weights
 
@@ -62,3 +64,17 @@ def test_a_drawing_that_is_a_file_is_shown_as_it_is_and_stands_alone():
         assert ("@keyframes" in shown) == ("prefers-reduced-motion" in shown), path.name
     with pytest.raises(AttributeError, match="rings"):
         _ = diagrams.rings
+
+
+def test_the_pictures_of_the_texts_are_as_their_cells_draw_them_each_line_has_its_cell_and_no_file_is_left_over():
+    drawn = {path: text for chapter in chapters.chapters() for path, text in illustrations.drawn(chapter)}
+    stale = [path.name for path, text in drawn.items() if not path.exists() or path.read_text() != text]
+    assert drawn and not stale, "`python -m tests.validation.renew` draws them; a record's may be of an older record"
+    assert {file for path in chapters.chapters() for file in illustrations.files_in(path)} == set(drawn)
+    assert set((TUTORIALS / "pictures").glob("*")) <= set(drawn)
+
+
+@pytest.mark.parametrize("file", ["pictures/turns.svg", "../results/reference/a-machine/weak-1/pictures/weak.svg"])
+def test_a_notebook_has_the_cell_and_not_the_line(file):
+    text = f"# T\n\n```python\ncourse.diagrams.turns()\n```\n\n![Turns]({file})\n\nIt goes on.\n"
+    assert without_pictures(text) == "# T\n\n```python\ncourse.diagrams.turns()\n```\n\nIt goes on.\n"

@@ -60,18 +60,16 @@ def test_the_formulas_are_those_of_python(tmp_path):
         assert got == pytest.approx(right, rel=1e-12)
 
 
-# --- Memory -----------------------------------------------------------------------------------------------------------
-
 STATE = {"size": 9, "ranks": 4, "optimizer": "adam", "precision": "fp32", "stage": "0", "group": "0", "view": True,
          "batch": 1, "sequence": 1024, "width": 1536, "layers": 48, "every": 0}  # fmt: skip
 SHARDS = [(), ("optimizer state",), ("optimizer state", "gradients"), ("optimizer state", "gradients", "weights")]
 
 
-@pytest.mark.parametrize("optimizer", [("adam", 2), ("momentum", 1), ("sgd", 0)])
-def test_bytes_held_are_those_of_the_formula_for_every_stage(ask, optimizer):
-    name, numbers = optimizer
-    states = [STATE | {"stage": str(stage), "optimizer": name} for stage in range(4)]
-    for stage, held in enumerate(ask(f"{json.dumps(states)}.map(F.heldPerParameter)")):
+def test_bytes_held_are_those_of_the_formula_for_every_stage(ask):
+    cases = list(itertools.product([("adam", 2), ("momentum", 1), ("sgd", 0)], range(4)))
+    states = [STATE | {"stage": str(stage), "optimizer": name} for (name, _), stage in cases]
+    found = ask(f"{json.dumps(states)}.map(F.heldPerParameter)")
+    for ((_, numbers), stage), held in zip(cases, found, strict=True):
         right = formulas.sharded_bytes(10**9, 4, SHARDS[stage], numbers)
         assert {kind: held[kind] * 1e9 for kind in right} == pytest.approx(right)
 
@@ -80,38 +78,24 @@ def test_mixed_precision_and_groups_are_those_of_zero(ask):
     """2 P + 2 P + 12 P, of which a stage divides the last, the last two, all; a group of HSDP divides by its size."""
     mixed = STATE | {"precision": "mixed", "ranks": 8}
     states = [mixed | {"stage": str(stage)} for stage in range(4)] + [mixed | {"stage": "3", "group": "2"}]
-    found = ask(f"{json.dumps(states)}.map(F.heldPerParameter)")
+    *found, copy = ask(f"{json.dumps([*states, STATE | {'view': False}])}.map(F.heldPerParameter)")
     totals = [each["weights"] + each["gradients"] + each["optimizer state"] for each in found]
     assert totals == [16, 4 + 12 / 8, 2 + 14 / 8, 16 / 8, 16 / 2]
-    copy = ask(f"F.heldPerParameter({json.dumps(STATE | {'view': False})})")["buckets"]
-    assert copy == 4 and all(each["buckets"] == 0 for each in found)
+    assert copy["buckets"] == 4 and all(each["buckets"] == 0 for each in found)
 
 
 def test_bytes_received_are_those_of_the_formula(ask):
-    states = [STATE | {"stage": str(stage)} for stage in range(4)]
+    states = [STATE | {"stage": str(stage)} for stage in range(4)] + [STATE | {"stage": "3", "ranks": 8, "group": "4"}]
     found = ask(f"{json.dumps(states)}.map(state => F.sent(state, 1e9))")
-    kinds = [
-        {"all_reduces": 1},
-        {"gathers": 1, "scatters": 1},
-        {"gathers": 1, "scatters": 1},
-        {"gathers": 2, "scatters": 1},
-    ]
-    assert found == pytest.approx([formulas.received_bytes(4e9, 4, **kind) for kind in kinds])
-    groups = ask(f"F.sent({json.dumps(STATE | {'stage': '3', 'ranks': 8, 'group': '4'})}, 1e9)")
-    inside, between = (
-        formulas.received_bytes(4e9, 4, gathers=2, scatters=1),
-        formulas.received_bytes(1e9, 2, all_reduces=1),
-    )
-    assert groups == pytest.approx(inside + between)
+    kinds = [{"all_reduces": 1}, *[{"gathers": 1, "scatters": 1}] * 2, {"gathers": 2, "scatters": 1}]
+    right = [formulas.received_bytes(4e9, 4, **kind) for kind in kinds]
+    assert found == pytest.approx([*right, right[-1] + formulas.received_bytes(1e9, 2, all_reduces=1)])
 
 
 def test_the_largest_model_fills_the_memory(ask):
-    for change in ({}, {"stage": "3", "every": 2}, {"view": False, "precision": "mixed", "batch": 8}):
-        state = json.dumps(STATE | change)
-        assert ask(f"F.peak({state}, F.largest({state}, 24e9))") == pytest.approx(24e9)
-
-
-# --- One step of DDP --------------------------------------------------------------------------------------------------
+    changes = ({}, {"stage": "3", "every": 2}, {"view": False, "precision": "mixed", "batch": 8})
+    found = ask(f"{json.dumps([STATE | each for each in changes])}.map(s => F.peak(s, F.largest(s, 24e9)))")
+    assert found == pytest.approx([24e9] * 3)
 
 
 @pytest.mark.parametrize("model", ["resnet18", "resnet50"])
@@ -121,8 +105,6 @@ def test_layers_and_buckets_are_those_of_torch(ask, model):
     import torchvision
 
     tensors = list(getattr(torchvision.models, model)().parameters())[::-1]
-    layers = ask(f"F.layers('{model}')", "timeline")
-    assert sum(size for sizes, _ in layers for size in sizes) == sum(p.numel() for p in tensors)
     ours = ask(f"F.buckets(F.gradients(F.layers('{model}'), 1, 4), 1, 25).map(b => b.nbytes)", "timeline")
     groups, _ = dist._compute_bucket_assignment_by_size(tensors, [2**20, 25 * 2**20])
     assert ours == [sum(tensors[i].numel() * 4 for i in group) for group in groups]
@@ -138,8 +120,8 @@ def test_a_step_is_that_of_the_forecast(ask):
     """Buckets and times as in bench/predict/step: one all-reduce at a time, each when its bucket is ready."""
     state = {"model": "resnet50", "backward": 43, "ranks": 8, "gbit": 1.4, "alpha": 20, "cap": 25, "first": 1,
              "late": 7, "sync": "during", "fp16": False}  # fmt: skip
-    found = ask(f"F.compute({json.dumps(state)})", "timeline")
-    gradients = ask("F.gradients(F.layers('resnet50'), 0.043, 4)", "timeline")
+    both = f"[F.compute({json.dumps(state)}), F.gradients(F.layers('resnet50'), 0.043, 4)]"
+    found, gradients = ask(both, "timeline")
     tensors = [SimpleNamespace(nbytes=g["nbytes"], ready_s=g["ready"] + 1e-12 * i) for i, g in enumerate(gradients)]
     begin, beta = 0.007 + 0.0215, 8e-9 / 10**1.4
     messages = []
@@ -160,9 +142,6 @@ def test_the_measured_mark_is_the_committed_record(tmp_path):
         assert mark[key] == pytest.approx(statistics.median(found), abs=0.05) and mark["rounds"] == len(found)
 
 
-# --- All-reduce -------------------------------------------------------------------------------------------------------
-
-
 def all_reduce(way, ranks, machines=1, order="blocks"):
     return {"way": way, "ranks": ranks, "machines": machines, "order": order, "numbers": "5, 1, 4", "megabytes": 40,
             "inside": 1, "between": 0, "alphaInside": 10, "alphaBetween": 50}  # fmt: skip
@@ -180,29 +159,22 @@ def test_every_algorithm_leaves_the_sum_on_every_rank(ask):
 
 
 def test_times_and_bytes_are_those_of_the_formulas(ask):
-    link = (1e-5, 8e-10)
-    for ranks in (2, 3, 4, 8):
-        ring = ask(f"F.compute({json.dumps(all_reduce('ring', ranks))})", "allreduce")
+    link, counts = (1e-5, 8e-10), (2, 3, 4, 8)
+    pairs = [[all_reduce("ring", ranks), all_reduce("tree", ranks)] for ranks in counts]
+    found = ask(f"{json.dumps(pairs)}.map(pair => pair.map(state => F.compute(state)))", "allreduce")
+    for ranks, (ring, tree) in zip(counts, found, strict=True):
         assert ring["time"] == pytest.approx(formulas.ring_all_reduce_s(40e6, ranks, *link))
         assert ring["received"] == pytest.approx([formulas.received_bytes(40e6, ranks, all_reduces=1)] * ranks)
         assert ring["bus"] == pytest.approx(formulas.bus_bandwidth(40e6, ring["time"], ranks))
-        tree = ask(f"F.compute({json.dumps(all_reduce('tree', ranks))})", "allreduce")
         assert tree["time"] == pytest.approx(2 * formulas.tree_broadcast_s(40e6, ranks, *link))
 
 
 def test_bytes_over_the_slow_link_are_those_that_chapter_12_counts(ask):
     """In times the tensor: a ring in order, one with ranks in turn, by machines; on 2 x 2 and on 4 x 2 devices."""
-    for ranks, machines, right in ((4, 2, [1.5, 3, 1]), (8, 4, [1.75, 3.5, 1.5])):
-        cases = [
-            all_reduce("ring", ranks, machines),
-            all_reduce("ring", ranks, machines, "turns"),
-            all_reduce("machines", ranks, machines),
-        ]
-        left = ask(f"{json.dumps(cases)}.map(state => Math.max(...F.compute(state).left) / 40e6)", "allreduce")
-        assert left == pytest.approx(right)
-
-
-# --- Shares -----------------------------------------------------------------------------------------------------------
+    ways = (("ring", "blocks"), ("ring", "turns"), ("machines", "blocks"))
+    cases = [all_reduce(way, *shape, order) for shape in ((4, 2), (8, 4)) for way, order in ways]
+    left = ask(f"{json.dumps(cases)}.map(state => Math.max(...F.compute(state).left) / 40e6)", "allreduce")
+    assert left == pytest.approx([1.5, 3, 1, 1.75, 3.5, 1.5])
 
 
 def test_padding_and_dropping_are_those_of_torch(ask):
@@ -226,38 +198,22 @@ def test_streams_are_those_of_the_seeds(ask):
     """Of 3 ranks with 2 workers: torch's own generators differ by worker, one that the data set keeps does not."""
     base = {"images": 6, "ranks": 3, "epochs": 1, "sampler": "nth", "shuffle": False, "setEpoch": True, "seeds": "same",
             "wrong": "", "workers": 2}  # fmt: skip
-    for seed, generator, right in (
-        ("same", "torch", 2),
-        ("rank", "torch", 6),
-        ("same", "kept", 1),
-        ("rank", "kept", 3),
-    ):
-        found = ask(f"F.compute({json.dumps(base | {'streams': seed, 'generator': generator})}).streams", "shares")
-        assert len({name for row in found for name in row}) == right
-
-
-# --- Does it pay, does it hang ----------------------------------------------------------------------------------------
+    pairs = itertools.product(("torch", "kept"), ("same", "rank"))
+    states = [base | {"generator": generator, "streams": seeds} for generator, seeds in pairs]
+    found = ask(f"{json.dumps(states)}.map(state => F.compute(state).streams)", "shares")
+    assert [len({name for row in rows for name in row}) for rows in found] == [2, 6, 1, 3]
 
 
 def test_speed_and_time_to_the_target_are_those_of_the_formulas(ask):
-    state = {
-        "ms": 64,
-        "megabytes": 102,
-        "batch": 256,
-        "devices": 3,
-        "gbit": 1,
-        "alpha": 20,
-        "hidden": 80,
-        "scaling": "weak",
-        "critical": 3,
-    }
-    found = ask(f"F.relative(F.at({json.dumps(state)}, 8), F.at({json.dumps(state)}, 1))", "pay")
+    state = {"ms": 64, "megabytes": 102, "batch": 256, "devices": 3, "gbit": 1, "alpha": 20, "hidden": 80,
+             "scaling": "weak", "critical": 3}  # fmt: skip
+    both = f"(state => [F.relative(F.at(state, 8), F.at(state, 1)), F.breakEven(state, 2)])({json.dumps(state)})"
+    found, edge = ask(both, "pay")
     exchange = formulas.ring_all_reduce_s(102e6, 8, 2e-5, 8e-10)
     step = 0.064 + exchange - 0.8 * 2 / 3 * 0.064
     assert found["throughput"] == pytest.approx(8 * 256 / step)
     assert found["efficiency"] == pytest.approx(formulas.scaling_efficiency(8 * 256 / step, 256 / 0.064, 8))
     assert found["target"] == pytest.approx(0.064 * (1 + 1000 / 256) / (step * (1 + 1000 / 2048)))
-    edge = ask(f"F.breakEven({json.dumps(state)}, 2)", "pay")
     exposed = formulas.ring_all_reduce_s(102e6, 2, 2e-5, 8e-9 / edge) - 0.8 * 2 / 3 * 0.064
     assert exposed == pytest.approx(0.064), "at the break-even, two devices need twice the time of one"
 

@@ -10,12 +10,12 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import tests.fuzz  # noqa: F401 (how much is tried)
 from bench.errors import UserError
 from bench.training import checkpoint
+from tests.fuzz import MARKS
 from tests.unit.training.test_checkpoint import full_state
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, *MARKS]
 NAN = float("nan")
 ODD = [None, True, -1, 0.5, 2**70, NAN, "a", [], [None], {}, {"": None}, torch.ones(2), [{}]]
 FINE = {"scaler": [None, {}, {"": None}], "guard": [None, -1, 0.5, 2**70], "loss_sum": [-1, 0.5, 2**70, NAN],
@@ -24,7 +24,6 @@ FINE = {"scaler": [None, {}, {"": None}], "guard": [None, -1, 0.5, 2**70], "loss
 
 @functools.cache
 def written() -> tuple[dict, bytes]:
-    """A checkpoint, and its file."""
     torch.manual_seed(0)
     state, file = full_state(), io.BytesIO()
     torch.save(state, file)

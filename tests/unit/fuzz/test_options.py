@@ -7,7 +7,6 @@ import shlex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import tests.fuzz  # noqa: F401 (how much is tried)
 from bench import __main__ as cli
 from bench.cli import ALIASES, COMMANDS, RENAMED, all_commands
 from bench.config.command_line import from_arguments, make_command
@@ -15,6 +14,7 @@ from bench.config.fields import flag_of, variable_of
 from bench.config.options import FIELDS, RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
+from tests.fuzz import MARKS as pytestmark  # noqa: F401
 
 ODD = ["", "0", "1", "-1", "2", "1e999", "NaN", "-0.0", "0x10", "1_000", " 5 ", "٣", "9" * 5000, str(10**30), "None",
        "auto",

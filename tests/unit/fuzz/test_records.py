@@ -5,7 +5,6 @@ import contextlib
 import functools
 import io
 import json
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -22,10 +21,10 @@ from bench.record.read import load, migrate
 from bench.record.schema import BadRecord
 from bench.record.summary import summarise, summarise_accuracy
 from tests import records as made_up
-from tests.fuzz import changed, changes_of, fewer
+from tests.fuzz import MARKS, changed, changes_of, fewer
 from tests.runs import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), *MARKS]
 
 REFERENCE = ROOT / "results" / "reference" / "cpu-2-cores-xeon"
 MOST_CPU_S = 30  # of one command, on records of a few MiB
@@ -68,20 +67,11 @@ def fit(record: dict) -> None:
 
 
 def text_of(case: tuple[str, int, list, bool]) -> str:
-    """The changed record as a file has it."""
     name, number, changes, fitted = case
     record = changed(suites()[name][number], changes)
     if fitted:
         fit(record)
     return json.dumps(record)
-
-
-def put(folder: Path, name: str, number: int, text: str) -> None:
-    """The suite's records below a folder, with ``text`` in place of one of them."""
-    for n, record in enumerate(suites()[name]):
-        path = folder / f"{n:03d}" / "record.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(text if n == number else json.dumps(record), encoding="utf-8")
 
 
 def call(*words) -> tuple[int, str]:
@@ -104,13 +94,13 @@ def clear(code: int, complaints: str, *codes: int) -> None:
 
 @contextlib.contextmanager
 def stored(name: str, number: int, text: str):
-    """A folder with those records, for a while."""
-    folder = Path(tempfile.mkdtemp())
-    try:
-        put(folder / "records", name, number, text)
-        yield folder
-    finally:
-        shutil.rmtree(folder)
+    """A folder for a while, in which records/ has the suite's records, with ``text`` in place of one of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for n, record in enumerate(suites()[name]):
+            path = Path(folder, "records", f"{n:03d}", "record.json")
+            path.parent.mkdir(parents=True)
+            path.write_text(text if n == number else json.dumps(record), encoding="utf-8")
+        yield Path(folder)
 
 
 def good(text: str) -> bool:

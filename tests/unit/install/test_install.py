@@ -28,7 +28,6 @@ from tests.runs import ROOT, refuses
 
 INSTALL = horovod.install
 COMPILER = shutil.which("g++") or shutil.which("clang++")
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
 CLEAN = {"PATH": os.environ["PATH"]}  # nothing of the make that may have started these tests
 GUARD = """
@@ -57,16 +56,11 @@ def run_make(*arguments, folder=ROOT, env=None):
 def fake_project(tmp_path):
     """A folder with our Makefile and an environment that says of itself that it is ready, for the course, too."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    install = tmp_path / "bench" / "install"
-    python = tmp_path / ".venv" / "bin" / "python"
-    for folder in (install, python.parent):
-        folder.mkdir(parents=True)
-    for path in (install / "requirements.lock", install / "requirements-notebooks.lock", tmp_path / "pyproject.toml"):
-        path.touch()
-    python.write_text(FAKE_PYTHON)
-    python.chmod(0o755)
-    for stamp in (".ready", ".course"):
-        (tmp_path / ".venv" / stamp).touch()
+    locks = ("bench/install/requirements.lock", "bench/install/requirements-notebooks.lock")
+    for name in ("pyproject.toml", *locks, ".venv/bin/python", ".venv/.ready", ".venv/.course"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch(0o755)
+    (tmp_path / ".venv/bin/python").write_text(FAKE_PYTHON)
     return tmp_path
 
 
@@ -88,7 +82,6 @@ def test_label_names_torch_kind_and_instructions(torch, kind, simd, label):
 JUDGED = [  # (installed, asked for, AVX here, state, state where MPI is asked for)
     (None, "gloo", True, "missing", "missing"),
     ("0.28.1+torch2.14.1.cu130.gloo.avx", "gloo", True, "ready", "no mpi"),
-    ("0.28.1+torch2.14.1.cu130.nccl.avx", "gloo", True, "ready", "no mpi"),
     ("0.28.1+torch2.14.1.cu130.gloo.avx", "nccl", True, "no nccl", "no nccl"),
     ("0.28.1+torch2.14.1.cu130.gloo.avx", "gloo", False, "other cpu", "no mpi"),
     ("0.28.1+torch2.14.1.cpu.gloo.avx", "gloo", True, "other torch", "other torch"),
@@ -125,12 +118,7 @@ def test_torch_version_is_read_without_importing_torch(tmp_path, monkeypatch, te
     assert (horovod_status.torch_version(), horovod_status.torch_rocm()) == ((version, cuda), rocm)
 
 
-def test_status_leaves_torch_alone():
-    script = "import sys; from bench.install import horovod_status as it; it.status(); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
-
-
-@needs_compiler
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")
 def test_cxx_standard_is_found_in_the_headers(tmp_path):
     (tmp_path / "ATen").mkdir()
     for number, standard in (("201402L", 14), ("202002L", 20)):
@@ -142,9 +130,9 @@ def test_cxx_standard_is_found_in_the_headers(tmp_path):
 
 
 def test_no_compiler_is_one_line(tmp_path, monkeypatch):
-    """A real process whose PATH is empty, with a Python that finds a stand-in for torch."""
+    """A real process whose PATH is empty, with a stand-in for torch, which it reads and does not import."""
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
     (tmp_path / "torch" / "version.py").write_text("__version__ = '2.99.0'\ncuda: Optional[str] = None\n")
     env = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     command = [sys.executable, "-m", "bench", "install", "horovod", "--force"]
@@ -292,7 +280,6 @@ def test_the_manual_names_the_oldest_torch_and_the_wheels_of_a_machine_without_a
 
 
 def refused(capsys, *words: str) -> str:
-    """The one line with which a set-up is refused."""
     assert environment.main([*words]) == 2
     said = capsys.readouterr().err
     assert said.startswith("setup: ") and said.count("\n") == 1
@@ -319,12 +306,6 @@ def test_make_asks_an_old_python_which_one_it_needs(fake_project):
     assert code == 2 and output.startswith("asked: -m bench.install.packages --check --venv .venv\n")
 
 
-def words_of(output: str) -> list[str]:
-    start = "exec env BENCH_INSTALLS=1 .venv/bin/python -m bench "
-    assert output.startswith(start) and output.count("\n") == 1, output
-    return output.removeprefix(start).split()
-
-
 @needs_make
 def test_every_command_every_part_and_every_option_can_be_given_to_make(fake_project):
     """Names come from the table; some are asked for."""
@@ -337,12 +318,13 @@ def test_every_command_every_part_and_every_option_can_be_given_to_make(fake_pro
     flags = sorted({*flags, *(flag for line in all_commands() if line.name != "help" for flag in line.flags)})
     variables = [flag[2:].replace("-", "_").upper() for flag in flags]
     assert {variable_of(f) for f in FIELDS.values()} <= set(variables)
-    for words in (["bench"], ["compare", "scaling"], ["doctor", "gpu"]):
+    expected = [f'{flag}="${name}"' for flag, name in zip(flags, variables, strict=True)]
+    for words in (["bench"], ["compare", "scaling"]):
         output, code = run_make(*words, *(f"{name}=1" for name in variables), folder=fake_project)
-        found = words_of(output.removesuffix(":\n"))
-        assert code == 0 and found[: len(words)] == words
-        expected = [f'{flag}="${name}"' for flag, name in zip(flags, variables, strict=True)]
-        assert sorted(found[len(words) :]) == sorted(expected)
+        start = f"exec env BENCH_INSTALLS=1 .venv/bin/python -m bench {' '.join(words)} "
+        (line,) = output.removesuffix(":\n").splitlines()
+        assert code == 0 and line.startswith(start)
+        assert sorted(line.removeprefix(start).split()) == sorted(expected)
     for goals in (["compare", "fly"], ["fly"], ["compare", "memory", "demo"]):
         output, code = run_make(*goals, folder=fake_project)
         assert code == 2 and goals[-1] in output
@@ -372,7 +354,6 @@ def test_any_value_reaches_the_command_which_is_makes_own_child(fake_project):
     ("words", "env", "values"),
     [
         (["bench", "GPU=4"], {}, [["GPU=", "GPUS="]]),
-        (["compare", "MODL=x"], {}, [["MODL=", "MODEL=", "MODE="]]),
         # of what make was given it is not said, though it is in the environment of its commands, too
         (["bench", "MODE=no", "SEED=1"], {"GPUS": "2", "SEED": "7", "PAGER": "less"}, [["GPUS="], ["MODE=no"]]),
     ],
@@ -433,7 +414,7 @@ def test_only_make_has_a_command_install(monkeypatch):
     monkeypatch.setattr(install_command, "provide_horovod", looked.append)
     monkeypatch.delenv(cli.INSTALLS, raising=False)
     for looks in (0, 1):
-        assert cli.main(["compare", "--model=nothing"]) == 2  # refused, after that
+        assert cli.main(["compare", "--replay=magic"]) == 2  # refused, after that
         assert len(looked) == looks and cli.INSTALLS not in os.environ  # nor does a command that it starts
         monkeypatch.setenv(cli.INSTALLS, "1")
     assert cli.main(["report", "nowhere"]) == 2 and len(looked) == 1  # which needs no Horovod

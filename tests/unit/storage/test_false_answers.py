@@ -2,22 +2,15 @@
 says why, within the limit."""
 
 import http.server
-import importlib.util
-import os
 import threading
-import time
 
 import pytest
 
 from bench.storage import stage as storage
 from tests.s3 import needs_s3
-from tests.unit.storage.test_storage import content, error_of, no_file_looks_whole, reading, some_bytes
+from tests.unit.storage.test_storage import LIMIT_S, content, error_of, no_file_looks_whole, reading, some_bytes
 
-needs_http = pytest.mark.skipif(
-    importlib.util.find_spec("aiohttp") is None and os.environ.get("CI") != "true",
-    reason="aiohttp is not installed (the extra data); with CI=true this is a failure",
-)
-LIMIT_S = 60
+pytestmark = needs_s3  # which has what http needs
 SOON_S = 3
 BODY = some_bytes(3000, "http")
 
@@ -57,17 +50,14 @@ class Liar(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def web():
     """The server; its address is ``web.url``."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar)
-    server.daemon_threads, server.handle_error = True, lambda *_: None
-    server.lies, server.names, server.ended = {}, ["a"], threading.Event()
-    server.url = f"http://127.0.0.1:{server.server_port}/set"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.ended.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+        server.daemon_threads, server.handle_error = True, lambda *_: None
+        server.lies, server.names, server.ended = {}, ["a"], threading.Event()
+        server.url = f"http://127.0.0.1:{server.server_port}/set"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.ended.set()
+        server.shutdown()
 
 
 def only_read(lie):
@@ -98,13 +88,11 @@ def growing(handler):
     handler.send(BODY + b"x" * handler.server.grown)
 
 
-@needs_http
 def test_a_true_answer_by_http(web, tmp_path):
     assert content(storage.stage(web.url, tmp_path / "page", LIMIT_S)) == {"a": BODY}
     assert content(storage.stage(f"{web.url}/a", tmp_path / "file", LIMIT_S)) == {"a": BODY}
 
 
-@needs_http
 @pytest.mark.parametrize(
     "lie",
     [
@@ -123,32 +111,23 @@ def test_a_true_answer_by_http(web, tmp_path):
 )
 def test_bytes_that_are_not_those_that_were_announced(web, tmp_path, lie):
     web.lies["/set/a"] = only_read(lie)
-    started = time.monotonic()
     assert f"{web.url}/a" in error_of(f"{web.url}/a", tmp_path, LIMIT_S)
-    assert time.monotonic() - started < LIMIT_S
     no_file_looks_whole(tmp_path, {})
 
 
-@needs_http
 @pytest.mark.parametrize("lie", [drop_by_drop, only_read(drop_by_drop)], ids=["at once", "in the bytes"])
 def test_bytes_that_come_one_by_one_end_within_the_limit(web, tmp_path, lie):
     web.lies["/set/a"] = lie
-    started = time.monotonic()
     assert f"{SOON_S} s" in error_of(f"{web.url}/a", tmp_path, SOON_S)
-    assert time.monotonic() - started < SOON_S + 20
     no_file_looks_whole(tmp_path, {})
 
 
-@needs_http
-@needs_s3
 @pytest.mark.parametrize("kind", ["http", "s3"])
 def test_a_listing_without_end_ends_within_the_limit(web, bucket, tmp_path, kind):
     web.names = ["a", "deeper/"]  # and in each of them the same again
     bucket.put("set/a", b"aaa")
     bucket.server.fault = listing(MORE="true")
-    started = time.monotonic()
     error_of(web.url if kind == "http" else bucket.url("set"), tmp_path, SOON_S)
-    assert time.monotonic() - started < SOON_S + 20
     no_file_looks_whole(tmp_path, {})
 
 
@@ -184,24 +163,21 @@ LIES = {
     "nothing": bodies(b""),
     "too little": bodies(b"a"),
     "too much": bodies(b"aaaa"),
-    "another page": bodies(b"<html>"),
     "other bytes": bodies(b"aab"),
 }
 
 
-@needs_s3
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_of_s3(bucket, tmp_path, lie):
     bucket.put("set/a", b"aaa")
     bucket.server.fault = LIES[lie]
-    started = time.monotonic()
     line = error_of(bucket.url("set"), tmp_path, LIMIT_S)
-    assert bucket.url("set") in line or str(tmp_path) in line  # for which no space is left
-    assert time.monotonic() - started < LIMIT_S
+    no_space = lie == "a size of no disk"  # known before anything is fetched
+    assert (f"{tmp_path}/set-" if no_space else bucket.url("set")) in line
+    assert not (no_space and bucket.server.reads())
     no_file_looks_whole(tmp_path, {})
 
 
-@needs_s3
 def test_what_s3_is_forgiven(bucket, tmp_path):
     """The ETag of a file encrypted by KMS is not an MD5."""
     bucket.put("set/a", b"aaa")

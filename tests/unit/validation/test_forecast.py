@@ -28,9 +28,6 @@ def row(steps_s, made_with=False, nodes=2, **other) -> dict:
             "emulated": 1} | other  # fmt: skip
 
 
-# --- the drawing ----------------------------------------------------------------------------------------------------
-
-
 def test_the_same_settings_are_drawn_each_time_and_a_third_of_them_is_for_making():
     found = settings.drawn(MADE_UP)
     assert found == settings.drawn(MADE_UP) and len({each.name for each in found}) == len(found) >= 60
@@ -55,9 +52,6 @@ def test_what_would_take_too_long_or_too_much_memory_is_left_out_and_counted():
     assert not any(setting.why_not(found[setting.model]) for setting in advice.left(found))
 
 
-# --- the figures ----------------------------------------------------------------------------------------------------
-
-
 def test_a_step_is_predicted_with_what_its_slowest_rank_drew():
     """Two of the nodes' draws differ, and the emulation's ranks make the same ones."""
     profile = MADE_UP["gpt"]
@@ -68,9 +62,6 @@ def test_a_step_is_predicted_with_what_its_slowest_rank_drew():
     found = result.predicted_s(row([1.0] * 3, nodes=4), profile)
     assert at_median[0] == at_median[1]
     assert [(said > at_median[0], said == at_median[0]) for said in found] == [(f > 1, f == 1) for f in slowest]
-
-
-# --- the advice -----------------------------------------------------------------------------------------------------
 
 
 def of_cluster(cluster, steps_s: dict[str, float]) -> dict:
@@ -98,9 +89,6 @@ def test_the_advice_is_judged_by_the_best_program_that_was_emulated():
     slow = dict.fromkeys(rows, 1.01 * cluster.nodes * alone)
     (found,) = advice.judged(of_cluster(cluster, slow), MADE_UP)["clusters"]
     assert found["best"] == "single" and found["longer"]["zero1"] == pytest.approx(0.01)
-
-
-# --- what is committed ------------------------------------------------------------------------------------------------
 
 
 def test_the_committed_figures_are_those_of_the_forecast_as_it_is():

@@ -2,8 +2,6 @@
 
 import pytest
 
-from bench.files import PROJECT
-from bench.report import markdown
 from tests.validation import published_models
 from tests.validation.forecast import published
 from tests.validation.forecast.__main__ import main
@@ -87,13 +85,3 @@ def test_fitted_to_one_node_most_rows_of_several_are_nearer_than_by_linear_scali
     assert len(found) == len([row for each in published.read() for row in each.rows if row.nodes > 1])
     median, worst, linear, better, covered, _ = published.figures_of(found)
     assert median < 5 and worst < 30 and median < linear / 2 and better >= 80 and covered >= 85
-    page = (PROJECT / "tutorials" / "manual" / "forecast_validation.md").read_text()
-    assert all(row in page for row in markdown.grid(published.learned_grid(found)).splitlines()[2:])
-
-
-def test_the_manual_has_a_row_for_each_row_of_the_files():
-    text = "".join(path.read_text() for path in sorted((PROJECT / "tutorials" / "manual").glob("*.md")))
-    tables = published.read()
-    for row in markdown.grid(published.grid(published.judged(tables))).splitlines()[2:]:
-        assert row in text
-    assert all(f"[{found.name}]({found.head['source']})" in text for found in tables)

@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from bench.cli import COMMANDS
-from bench.errors import ExitCode
 from bench.files import PROJECT
 from tests.validation.pages import manual
 
@@ -15,15 +13,12 @@ FILE = re.compile(r"`((?!\S*NN_)(?:\w+/)+(?:\w+\.(?:py|md))?)`")  # NN_name: the
 VALIDATION = PROJECT / "tests" / "validation"
 
 
-@pytest.fixture(scope="module")
-def texts():
-    """Path -> the text as it should be. Every record of the reference is read for them."""
-    return dict(manual.documents())
-
-
-def test_no_text_is_stale_and_every_link_leads_to_a_file(texts):
+def test_no_text_is_stale_and_every_link_leads_to_a_file():
+    texts = dict(manual.documents())  # every record of the reference is read for them
     stale = [str(path.relative_to(PROJECT)) for path, text in texts.items() if path.read_text() != text]
     assert stale == [], "run `python -m tests.validation.renew`, and read the difference"
+    together = "".join(texts.values())
+    assert [name for name in manual.BLOCKS if f"<!-- begin: {name} -->" not in together] == []
     with pytest.raises(KeyError):
         manual.with_blocks("<!-- begin: nothing -->\n<!-- end: nothing -->", {})
     lost = [(path.name, target) for path in [*texts, PROJECT / "CONTRIBUTING.md", VALIDATION / "README.md"]
@@ -50,10 +45,6 @@ def test_what_is_run_by_hand_is_listed():
     assert len(names) > 5 and names == set(listed)
 
 
-def test_the_readme_is_read_in_one_sitting_and_the_manual_has_every_command_and_exit_code():
+def test_the_readme_is_read_in_one_sitting():
     lines = (PROJECT / "README.md").read_text().splitlines()
     assert len(lines) <= 100 and any(line.startswith("![") for line in lines[:25])
-    text = (PROJECT / "tutorials" / "manual" / "commands.md").read_text()
-    listed = {found.replace("make bench", "make run") for found in re.findall(r"\| `(make [a-z -]*[a-z])", text)}
-    assert listed == {f"make {each.name}" for line in COMMANDS.values() for each in (line, *line.parts.values())}
-    assert set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE)) == {str(int(code)) for code in ExitCode}

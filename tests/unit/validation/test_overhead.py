@@ -20,7 +20,7 @@ PAIRED = {
 @pytest.mark.parametrize(
     "part", ["loop", *(pytest.param(part, marks=pytest.mark.weekly) for part in ("messages", "input", "join", "step"))]
 )
-def test_each_part_is_measured(part, tmp_path):
+def test_each_part_is_measured(part, tmp_path, copied_python):
     """The harness and a bare loop take turns, and a bare script tells when it was ready: each starts ranks."""
     config = overhead.in_mode(BASE, "ddp")
     if part in PAIRED:
