@@ -4,14 +4,11 @@ Chromium is spoken to over a pipe by its DevTools protocol (https://chromedevtoo
 messages, each ended by a zero byte, on file descriptors 3 and 4. Nothing but the standard library is needed.
 """
 
-import contextlib
 import fcntl
 import json
 import os
 import select
 import shutil
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -123,14 +120,9 @@ class Browser:
         return [url for url in urls if not url.startswith("data:")]
 
     def close(self) -> None:
-        with contextlib.suppress(OSError, AssertionError):
-            self._session = None
-            self.ask("Browser.close")
-        deadline = time.monotonic() + 10
-        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() > deadline:
-                os.kill(self._pid, signal.SIGKILL)
-            time.sleep(0.05)
+        self._session = None
+        self.ask("Browser.close")
+        os.waitpid(self._pid, 0)
         os.close(self._read)
         os.close(self._write)
 

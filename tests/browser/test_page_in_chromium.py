@@ -22,7 +22,6 @@ QUESTION = """(() => {
 })()"""
 OTHERS = {
     "weak": records.scaling_programs("weak"),
-    "strong": records.scaling_programs("strong"),
     "breakdown": records.breakdown_programs(),
     "sweep": records.sweep_programs(),
     "replay": records.replay_programs(),

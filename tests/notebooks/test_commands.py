@@ -28,10 +28,10 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_a_run_returns_its_record_and_prints_the_line_for_a_terminal(temporary, capsys):
-    record = bench(MODE="ddp", GPUS=2, DEVICE="cpu", MODEL="resnet18", IMAGE_SIZE=8, BATCH=6, WARMUP=1, STEPS=2)
-    assert record.ok and record.config.mode == "ddp" and record.config.timed_steps == 2
+    record = bench(MODE="single", DEVICE="cpu", MODEL="resnet18", IMAGE_SIZE=8, BATCH=6, WARMUP=1, STEPS=2)
+    assert record.ok and record.config.mode == "single" and record.config.timed_steps == 2
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("$ make bench BASELINES=0 MODE=ddp GPUS=2") and rest
+    assert first.startswith("$ make bench BASELINES=0 MODE=single DEVICE=cpu") and rest
     assert str(temporary) not in "".join(rest), "its folder is gone when the cell has ended"
     assert descendants(os.getpid()) == []
     if shutil.which("make"):
