@@ -6,10 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import grimp
+
 from bench.cli import ALIASES, COMMANDS, NAMES, RENAMED, all_commands
 from bench.config.data_sets import DATA_SETS
 from bench.config.modes import MODES
-from bench.config.sections import LAUNCHERS
 from bench.config.tasks import TASKS
 from bench.config.workloads import WORKLOADS
 from bench.files import PROJECT
@@ -99,29 +100,16 @@ def check_torch() -> Iterator[str]:
         yield f"a module outside of WITH_TORCH imports {done.stdout.strip() or done.stderr[-500:]}"
 
 
-def imported_by(module: str) -> set[str]:
-    """The modules of bench that one imports, with the packages above them."""
-    path = PROJECT / module.replace(".", "/")
-    text = (package if (package := path / "__init__.py").exists() else path.with_suffix(".py")).read_text()
-    found = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    found |= {each.rpartition(".")[0] for each in found}
-    return {module_of(name) for name in SOURCES} & found
-
-
 def check_source_hash() -> Iterator[str]:
     """``source_hash`` covers every module that ranks and launchers import."""
     covered = {module_of(path.relative_to(PROJECT).as_posix()) for path in source_files()}
     due = {"bench.worker", "bench.foreign.rank", *(task.module for task in TASKS.values())}
     due |= {module_of(name) for name in SOURCES if name.split("/")[1] in ("launch", "modes", "workload", "mistakes")}
-    reached = set()
+    graph, reached = grimp.build_graph("bench", cache_dir=None), set()
     while new := due - reached:
         reached |= new
-        due = set().union(*map(imported_by, new))
+        due = set().union(*map(graph.find_modules_directly_imported_by, new))
+        due |= {each.rpartition(".")[0] for each in reached if "." in each}  # the packages above them
     if len(reached) < 200:
         yield f"check_source_hash: only {len(reached)} modules found"
     reached |= {"bench.cli.actions.joined", "bench.cli.actions.joined_rank"}
@@ -146,8 +134,6 @@ def check_tables() -> Iterator[str]:
     ):
         for name in files(folder, without) ^ set(named):
             yield f"bench/{folder}: {name} is a file without a line in its table, or a line without a file"
-    for launcher in set(ENGINES) ^ set(LAUNCHERS):
-        yield f"{launcher} is in one of ENGINES and LAUNCHERS only"
     for name in set(WORKLOADS) - files("workload", ""):
         yield f"bench/workload: no file of {name}"
     for name, info in DATA_SETS.items():

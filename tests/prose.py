@@ -1,7 +1,6 @@
 """Check the project's words, for `make lint`: `prose.tsv` lists expressions with their replacements.
 
-    python -m tests.prose [PATH ...]           file:line, the expression, the replacement; exit code 1
-    python -m tests.prose --sentences PAGE ... words per sentence of a page, and its longest paragraph
+    python -m tests.prose [PATH ...]    file:line, the expression, the replacement; exit code 1
 
 It reads pages, templates, the text of notebooks, docstrings, comments, and the strings of the package: help, messages,
 tables. It does not read code within text, nor what is generated into a page (`<!-- begin: … -->`). Where a listed
@@ -11,7 +10,6 @@ Words that the style avoids, but that have too many right uses for a list: engin
 finding, look, probe, program, steal, standing, "alone", "had", "such a", ", for" before a noun without a verb.
 """
 
-import argparse
 import ast
 import io
 import json
@@ -88,14 +86,6 @@ def sentences(text: str) -> list[list[int]]:
     return [[len(re.findall(r"[^\s]*\w[^\s]*", part)) for part in each if re.search(r"\w", part)] for each in split]
 
 
-def lengths(path: Path) -> tuple[float, str]:
-    """Words per sentence of a page; and in a line, with its longest paragraph."""
-    each = sentences(path.read_text())
-    words, number, longest = sum(map(sum, each)), sum(map(len, each)), max(map(len, each), default=0)
-    average = words / max(number, 1)
-    return average, f"{words} words, {average:.1f} per sentence, at most {longest} sentences in a paragraph"
-
-
 def is_chinese(path: Path) -> bool:
     return path.name.endswith(".zh.md") or path.is_relative_to(PROJECT / "tutorials" / "zh")
 
@@ -105,25 +95,20 @@ def tracked() -> list[Path]:
     return [PROJECT / name for name in names.splitlines()]
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", action="store_true", help="print words per sentence, and check nothing")
-    parser.add_argument("paths", nargs="*", type=Path, help="files [all files that git tracks]")
-    args = parser.parse_args(argv)
-    paths = [path.resolve() for path in args.paths] or tracked()
+def main(names: list[str]) -> int:
+    paths = [Path(name).resolve() for name in names] or tracked()
     paths = [path for path in paths if path.name not in HISTORY and path.exists() and not is_chinese(path)]
-    averages = {path: lengths(path) for path in paths if path.suffix == ".md"}
     lines = []
-    if args.sentences:
-        lines = [f"{os.path.relpath(path, PROJECT)}: {line}" for path, (_, line) in averages.items()]
-    else:
-        for path in paths:
-            lines += [f"{os.path.relpath(path, PROJECT)}:{n}: {words} → {better}" for n, words, better in hits(path)]
-        long = {path: line for path, (average, line) in averages.items() if average > MOST_WORDS}
-        lines += [f"{os.path.relpath(path, PROJECT)}: {line} → shorter sentences" for path, line in long.items()]
+    for path in paths:
+        lines += [f"{os.path.relpath(path, PROJECT)}:{n}: {words} → {better}" for n, words, better in hits(path)]
+    for path in [path for path in paths if path.suffix == ".md"]:
+        each = [words for paragraph in sentences(path.read_text()) for words in paragraph]
+        if sum(each) > MOST_WORDS * len(each):
+            average = f"{sum(each)} words, {sum(each) / len(each):.1f} per sentence"
+            lines.append(f"{os.path.relpath(path, PROJECT)}: {average} → shorter sentences")
     print("\n".join(lines) or f"prose: {len(paths)} files, no expression of the list")
-    return 1 if lines and not args.sentences else 0
+    return int(bool(lines))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -4,19 +4,34 @@ Chromium is spoken to over a pipe by its DevTools protocol (https://chromedevtoo
 messages, each ended by a zero byte, on file descriptors 3 and 4. Nothing but the standard library is needed.
 """
 
-import contextlib
 import fcntl
 import json
 import os
+import select
 import shutil
-import signal
-import time
+from pathlib import Path
 
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = {"phone": (390, 844), "desktop": (1280, 900)}
 LIMIT_S = 60
+
+# JavaScript: what is wider than the window and does not scroll, and text of pictures that is outside of them. Boxes are
+# in CSS pixels.
+LAYOUT = """((text, scrolling) => {
+  const width = window.innerWidth, seen = e => e.getBoundingClientRect();
+  const all = (what, wanted) => [...document.querySelectorAll(what)].filter(wanted).map(e => e.outerHTML.slice(0, 80));
+  return {
+    width, scroll_width: document.documentElement.scrollWidth,
+    size: parseFloat(getComputedStyle(document.querySelector(text)).fontSize),
+    wide: all(`${text} *`, e => !e.closest(`${scrolling}, svg *`) && seen(e).right > width + 1),
+    outside: all("svg text", t => {
+      const a = seen(t), b = seen(t.closest("svg"));
+      return a.right > b.right + 1 || a.left < b.left - 1 || a.bottom > b.bottom + 1 || a.top < b.top - 1;
+    }),
+  };
+})"""
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt install chromium)")
 
@@ -35,11 +50,8 @@ class Browser:
         quiet = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_RDWR, 0) for n in (0, 1, 2)]
         ends = [(os.POSIX_SPAWN_DUP2, end, place) for end, place in zip(high, (3, 4), strict=True)]
         self._pid = os.posix_spawn(CHROMIUM, command, os.environ, file_actions=[*quiet, *ends])
-        for end in high:
+        for end in (*high, to_read, to_write):
             os.close(end)
-        os.close(to_read)
-        os.close(to_write)
-        os.set_blocking(self._read, False)
         self._last, self._rest, self._session, self.events = 0, b"", None, []
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -58,27 +70,27 @@ class Browser:
         return answer["result"]
 
     def wait(self, wanted, what: str) -> dict:
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
+        while True:
             while b"\0" in self._rest:
                 raw, _, self._rest = self._rest.partition(b"\0")
                 message = json.loads(raw)
                 self.events.append(message)
                 if wanted(message):
                     return message
-            with contextlib.suppress(BlockingIOError):
-                chunk = os.read(self._read, 1 << 20)
-                assert chunk, f"Chromium ended while {what} was waited for"
-                self._rest += chunk
-                continue
-            time.sleep(0.01)
-        raise AssertionError(f"{what}: not within {LIMIT_S} s")
+            assert select.select([self._read], [], [], LIMIT_S)[0], f"{what}: not within {LIMIT_S} s"
+            chunk = os.read(self._read, 1 << 20)
+            assert chunk, f"Chromium ended while {what} was waited for"
+            self._rest += chunk
 
-    def open(self, url: str, width: int, height: int, mobile: bool) -> None:
-        """Show a page at a width, and wait until all of it is loaded."""
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+    def open(self, page: Path, width: str = "desktop", query: str = "") -> None:
+        """Show a page at one of WIDTHS, and wait until all of it is loaded."""
+        size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
+        self.ask("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=width == "phone")
         self.events.clear()
-        self.ask("Page.navigate", url=url)
+        self.ask("Page.navigate", url=page.as_uri() + query)
+        self.wait_for_page()
+
+    def wait_for_page(self) -> None:
         if not self.of("Page.loadEventFired"):
             self.wait(lambda m: m.get("method") == "Page.loadEventFired", "the page")
 
@@ -92,25 +104,30 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def text(self, selector: str) -> str:
+        return self.evaluate(f"document.querySelector(`{selector}`).textContent")
+
+    def assert_fits(self, width: str, text: str, scrolling: str) -> None:
+        """The page fits into its width, can be read, and has no error. text, scrolling: selectors."""
+        look = self.evaluate(f"{LAYOUT}(`{text}`, `{scrolling}`)")
+        assert look["wide"] == look["outside"] == [] and look["size"] >= 16
+        assert look["scroll_width"] <= look["width"] == WIDTHS[width][0]
+        assert self.of("Network.loadingFailed", "Runtime.exceptionThrown", "Log.entryAdded") == []
+
     def asked(self) -> list[str]:
         """The addresses that were asked for, without what is in the page itself."""
         urls = [event["request"]["url"] for event in self.of("Network.requestWillBeSent")]
         return [url for url in urls if not url.startswith("data:")]
 
     def close(self) -> None:
-        with contextlib.suppress(OSError, AssertionError):
-            self._session = None
-            self.ask("Browser.close")
-        deadline = time.monotonic() + 10
-        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() > deadline:
-                os.kill(self._pid, signal.SIGKILL)
-            time.sleep(0.05)
+        self._session = None
+        self.ask("Browser.close")
+        os.waitpid(self._pid, 0)
         os.close(self._read)
         os.close(self._write)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     found = Browser(tmp_path_factory.mktemp("profile"))
     yield found

@@ -5,7 +5,6 @@ records; what the other pictures show is checked by structure (tests/unit/studie
 the byte only with the same matplotlib and FreeType, which lay out its text: ``versions.json`` names those of these.
 """
 
-import json
 from pathlib import Path
 
 from bench.analysis import drawing
@@ -33,9 +32,3 @@ def pictures() -> dict[str, str]:
     }
     figures = {name: study_of(suite).figures(study_of(suite).result(suite))[name] for name, suite in made.items()}
     return {f"{name}.svg": drawing.svg_of(figure) for name, figure in figures.items()}
-
-
-def renew() -> None:
-    for name, svg in pictures().items():
-        (FOLDER / name).write_text(svg, encoding="utf-8")
-    VERSIONS.write_text(json.dumps(versions(), indent=2) + "\n")

@@ -1,5 +1,9 @@
 """``python -m tests.goldens``: draw the golden pictures again."""
 
-from tests import goldens
+import json
 
-goldens.renew()
+from tests.goldens import FOLDER, VERSIONS, pictures, versions
+
+for name, svg in pictures().items():
+    (FOLDER / name).write_text(svg, encoding="utf-8")
+VERSIONS.write_text(json.dumps(versions(), indent=2) + "\n")

@@ -16,21 +16,21 @@ from bench.course import chapters
 from bench.course.chapters import reduce_colours
 from bench.errors import RunFailed
 from bench.files import PROJECT
+from tests.notebooks import cell, markdown, sleeping
+from tests.notebooks.executed import as_if_executed
 from tests.runs import ROOT, refuses, wait_for
 
-pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
-LIMIT_S = 200  # on a busy machine
 nbformat = pytest.importorskip("nbformat", reason="the notebooks extra is not installed")
 
 
 def text_of(tmp_path, *codes: str):
     path = tmp_path / "01_small.md"
-    path.write_text("\n\n".join(["# 1. Small", *(f"```python\n{code}\n```" for code in codes)]) + "\n")
+    path.write_text(markdown("# 1. Small", *map(cell, codes)))
     return path
 
 
-@pytest.mark.timeout(3 * LIMIT_S)
-def test_a_failing_cell_is_one_line_and_what_came_before_is_kept(tmp_path):
+def test_a_failing_cell_is_one_line_and_what_came_before_is_kept(tmp_path, forked_python, monkeypatch):
+    monkeypatch.setattr(sys, "executable", forked_python)
     path = text_of(tmp_path, "print('a')\nprint('b')", "raise ValueError('no\\nmore')", "print('c')")
     out = tmp_path / "out"
     with refuses("01_small.md", "ValueError: no", out / "01_small.ipynb", error=RunFailed):
@@ -40,11 +40,6 @@ def test_a_failing_cell_is_one_line_and_what_came_before_is_kept(tmp_path):
     assert not chapters.is_current(path, to=out)
 
 
-def sleeping(seconds: str) -> bool:
-    return any(p.info["cmdline"] == ["sleep", seconds] for p in psutil.process_iter(["cmdline"]))
-
-
-@pytest.mark.timeout(3 * LIMIT_S)
 def test_a_kernel_that_dies_is_late_or_does_not_start_is_one_line_and_leaves_nobody(tmp_path, monkeypatch):
     def fails(code: str, value: str) -> None:
         with refuses("01_small.md", value, error=RunFailed):
@@ -61,7 +56,6 @@ def test_a_kernel_that_dies_is_late_or_does_not_start_is_one_line_and_leaves_nob
     fails("1", "1 s")
 
 
-@pytest.mark.timeout(3 * LIMIT_S)
 def test_ctrl_c_ends_the_kernel_and_all_below_it(tmp_path):
     """As from a terminal: SIGINT to the command alone."""
     path = text_of(tmp_path, "from bench import course", "course.shell('sleep 179')")
@@ -69,7 +63,7 @@ def test_ctrl_c_ends_the_kernel_and_all_below_it(tmp_path):
     code += "chapters.execute(Path(sys.argv[1]), Path(sys.argv[2]))"
     command = [sys.executable, "-c", code, str(path), str(tmp_path / "out")]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: sleeping("179"), "the cell", within=LIMIT_S)
+    wait_for(lambda: sleeping("179"), "the cell")
     below = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
@@ -89,22 +83,13 @@ def test_a_notebook_of_another_text_is_not_current(tmp_path):
     assert not chapters.is_current(path, True, out)
 
 
-def executed(path, folder, *printed: str):
-    """The notebook of a text as if its cells had printed that."""
-    notebook = chapters.notebook_of(path)
-    for number, (cell, text) in enumerate(zip(chapters.code_cells(notebook), printed, strict=True), 1):
-        cell.execution_count, cell.outputs = number, [nbformat.v4.new_output("stream", name="stdout", text=text)]
-    notebook.metadata["course"] = {"text": chapters.digest(path), "quick": False, "where": "a machine"}
-    chapters.write(notebook, folder / f"{path.stem}.ipynb")
-    return folder / f"{path.stem}.ipynb"
-
-
 def test_outputs_stay_in_the_committed_notebook_while_the_code_stays(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     path = text_of(tmp_path, "a = 1", "b = 2")
     assert chapters.find_with_outputs(path, to=out) is None
-    chapters.show_outputs(path, executed(path, out, f"in {PROJECT}/bench/cli.py\n", "two\n"))
+    printed = [nbformat.v4.new_output("stream", text=text) for text in (f"in {PROJECT}/bench/cli.py\n", "two\n")]
+    chapters.show_outputs(path, as_if_executed(path, out, *printed))
 
     path.write_text(path.read_text() + "\nOther words.\n")
     chapters.write_notebooks([path])

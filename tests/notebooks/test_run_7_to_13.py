@@ -1,12 +1,5 @@
-"""The chapters from 7 to 13, executed; the others are in files beside, for other processes at the same time."""
+"""Chapters 7 to 13, executed; the others are in files beside, for other processes at the same time."""
 
-import pytest
+from tests.notebooks.executed import executing, numbered
 
-from tests.notebooks.executed import assert_it_runs, each_of
-
-pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
-
-
-@each_of(7, 13)
-def test_it_runs_from_top_to_bottom(path, tmp_path, forked_python, monkeypatch):
-    assert_it_runs(path, tmp_path, forked_python, monkeypatch)
+test_it_runs_from_top_to_bottom = executing(numbered(7, 13))

@@ -4,57 +4,18 @@ import pytest
 
 from bench.course import chapters, slides
 from tests.browser.chromium import WIDTHS, needs_chromium
+from tests.notebooks import cell, markdown
+from tests.notebooks.executed import as_if_executed
 
 nbformat = pytest.importorskip("nbformat", reason="the notebooks extra is not installed")
-pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
-
-TEXT = """# 3. A chapter
-
-**Question.** Is $a_1$ enough? See [chapter 2](02_second.md).
-
-## A prediction
-
-Guess.
-
-```python
-from bench import course
-```
-
-```python
-guess = None  # your number
-```
-
-## A section
-
-First words.
-
-Last words:
-
-```python
-def double(x):
-    return 2 * x
-```
-
-```python
-double(2)
-```
-
-Then a picture:
-
-```python
-picture
-```
-
-## Summary
-
-- one
-
-## Exercises
-
-```python
-left_out = 1
-```
-"""
+TEXT = markdown(
+    "# 3. A chapter", "**Question.** Is $a_1$ enough? See [chapter 2](02_second.md).",
+    "## A prediction", "Guess.", cell("from bench import course"), cell("guess = None  # your number"),
+    "## A section", "First words.", "Last words:", cell("def double(x):\n    return 2 * x"), cell("double(2)"),
+    "Then a picture:", cell("picture"),
+    "## Summary", "- one",
+    "## Exercises", cell("left_out = 1"),
+)  # fmt: skip
 PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="900" height="90"><rect width="900" height="90"/></svg>'
 
 
@@ -64,13 +25,9 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slides")
     path = folder / "03_chapter.md"
     path.write_text(TEXT)
-    notebook = chapters.notebook_of(path)
-    shows = {"double(2)": {"text/plain": "4"}, "picture": {"text/plain": "not this", "image/svg+xml": PICTURE}}
-    for cell in chapters.code_cells(notebook):
-        if cell.source in shows:
-            cell.outputs = [nbformat.v4.new_output("execute_result", shows[cell.source])]
-    notebook.metadata["course"] = {"quick": False, "where": "a machine", "text": chapters.digest(path)}
-    chapters.write(notebook, path.with_suffix(".ipynb"))
+    shows = {"text/plain": "4"}, {"text/plain": "not this", "image/svg+xml": PICTURE}
+    double, picture = (nbformat.v4.new_output("execute_result", each) for each in shows)
+    as_if_executed(path, folder, None, None, None, double, picture, None)
     return slides.of_chapter(path, folder / "slides", folder / "none")
 
 
@@ -90,7 +47,7 @@ def test_a_slide_per_cell_that_shows_something(made):
 @needs_chromium
 @pytest.mark.parametrize("width", WIDTHS)
 def test_slides_turn_fit_and_ask_no_other_host(made, browser, width):
-    browser.open(made.as_uri(), *WIDTHS[width], mobile=width == "phone")
+    browser.open(made, width)
 
     def press(*keys: str) -> None:
         for key in keys:
