@@ -50,6 +50,7 @@ run 8 | 8
 run --gpus | --gpus
 run --image-sise=8 | --image-sise IMAGE_SISE= --image-size IMAGE_SIZE=
 compare --gpu 2 | --gpu GPU= --gpus GPUS=
+diff --bounds=5 | --bounds BOUND=
 run --modl=x | --modl --model MODEL= --mode MODE=
 run --arch resnet50 | ARCH= MODEL= --model
 compare --output_dir=x | OUT= --out
@@ -68,6 +69,7 @@ run --device cpu --cudnn-benchmark | CUDNN_BENCHMARK=1
 run --device cpu --mode horovod --async-completion | ASYNC_COMPLETION=1
 run --device cpu --mode ddp --numa-binding | NUMA_BINDING=1
 run --mode ddp --numa-binding --launcher spawn | NUMA_BINDING LAUNCHER=torchrun
+run --device cpu --replicas 1 | REPLICAS=1 EPOCHS
 run --mode=ddp --launcher=mpirun | LAUNCHER=mpirun MODE=ddp torchrun
 run --dist-url=tcp://127.0.0.1:port | DIST_URL=tcp://127.0.0.1:port
 run --dist-url=tcp://127.0.0.1:0 | DIST_URL=tcp://127.0.0.1:0
@@ -89,6 +91,7 @@ run --compile=fast | COMPILE=fast reduce-overhead
 run --data imagenet | DATA=imagenet digits
 run --data=digits:/x | DATA=digits:/x DATA_DIR
 run --data=synthetic --epochs=1 --target=0.9 | DATA=synthetic TARGET DATA=digits
+run --data=synthetic --augment=1 | DATA=synthetic AUGMENT
 run --data=digits --skip-bad=1 | DATA=digits SKIP_BAD
 run --evaluate=1 | EVALUATE=1 RESUME PRETRAINED
 run --evaluate=1 --resume=x --epochs=1 | EVALUATE=1 EPOCHS
@@ -99,6 +102,7 @@ run --ema=0.9 | EMA EPOCHS
 run --ema=1.0 --epochs=1 | EMA=1
 run --swa=3 --epochs=2 | SWA=3 EPOCHS=2
 run --keep-checkpoints=best --epochs=2 | KEEP_CHECKPOINTS=best all
+run --target=0.9 | TARGET EPOCHS
 run --target=98 --epochs=1 | TARGET=98 0.98
 run --checkpoint=0 --checkpoint-steps=5 --epochs=1 | CHECKPOINT=0 CHECKPOINT_STEPS
 run --copy-to=/a/folder | COPY_TO=/a/folder s3://
@@ -110,7 +114,9 @@ run --inject=gradient-sum --mode=zero1 --gpus=2 | INJECT=gradient-sum MODE=ddp
 run --mode=dp --norm=sync | MODE=dp NORM=sync ddp horovod
 run --mode=dp --compile=1 | MODE=dp COMPILE=1 ddp
 run --mode=fsdp --param-dtype=bf16 --precision=fp32 | PARAM_DTYPE=bf16 PRECISION=fp32
+run --mode=ddp --param-dtype=bf16 | PARAM_DTYPE MODE=fsdp
 run --mode=fsdp --epochs=1 --ema=0.9 | MODE=fsdp EMA ddp
+run --mode=ddp --reshard-after-forward=0 | RESHARD_AFTER_FORWARD MODE=fsdp
 run --mode=local --epochs=2 --swa=1 | MODE=local SWA ddp
 run --mode dp --bucket-cap-mb 5 | BUCKET_CAP_MB=5.0 MODE=ddp zero1 dp
 run --mode horovod --compression bf16 | MODE=horovod COMPRESSION=bf16
@@ -155,6 +161,7 @@ compare accuracy --seeds=auto | SEEDS=auto
 compare accuracy --batch=max --memory-gib=1 | compare accuracy
 sweep --device cpu --mode independent | MODE=independent MODE=single
 sweep --device cpu --mode single --warmup 0 | WARMUP=0
+sweep --device cpu --batch 8,many | BATCH=many
 sweep --device cpu --batch 8,0 | BATCH=0
 sweep --device cpu --modes ddp,dpp | MODE=dpp
 sweep --mode ddp --modes horovod | MODE=ddp MODES=horovod
