@@ -30,7 +30,6 @@ from bench.observe.probe import NotObserved
 
 IMAGES = 120
 WHOLE = TensorDataset(torch.arange(IMAGES), torch.arange(IMAGES) % 7)
-ITS_OWN = _BaseDataLoaderIter._next_index
 
 
 def watched() -> tuple[Watch, torch.optim.Optimizer]:
@@ -39,7 +38,7 @@ def watched() -> tuple[Watch, torch.optim.Optimizer]:
     return Watch(model, optimizer), optimizer
 
 
-def part_of(make, rank: int, epochs: int = 3, set_epoch: bool = True, most: int | None = None) -> dict:
+def part_of(make, rank: int, epochs: int = 2, set_epoch: bool = True, most: int | None = None) -> dict:
     """What a rank saw of the loader that ``make(rank)`` gives, and of its training. most: batches of an epoch."""
     torch.manual_seed(100 + rank)
     watch, optimizer = watched()
@@ -51,7 +50,6 @@ def part_of(make, rank: int, epochs: int = 3, set_epoch: bool = True, most: int 
             optimizer.step()
     part = watch.part()
     assert not watch.failed
-    assert _BaseDataLoaderIter._next_index is ITS_OWN
     return part["data"]
 
 
@@ -174,7 +172,7 @@ OTHERWISE = {
 @pytest.mark.parametrize("make", RIGHT.values(), ids=RIGHT)
 def test_a_right_loader_draws_each_image_once(make):
     found = data(make)
-    assert [epoch["never"] for epoch in found["epochs"]] == [0, 0, 0] and found["never_seen"] == 0
+    assert [epoch["never"] for epoch in found["epochs"]] == [0, 0] and found["never_seen"] == 0
     assert {epoch["most"] for epoch in found["epochs"]} == {1} and found["shared_in_a_step"] == 0
     assert findings(found) == []
 

@@ -8,14 +8,12 @@ from torch.nn.functional import cross_entropy as imported_before
 
 from bench.observe import Watch
 from bench.observe.metrics import LOOKED_AT, Losses, targets_of
-from bench.observe.probe import hooked_functions
 
 LABELS = torch.tensor([0, 1, 2, -100, -100, 1])
 
 
 def watched(loss_of, labels=LABELS, steps: int = 2, train: bool = True) -> Losses:
-    """What is observed of a rank that trains with a loss. Every function of torch's is its own again at the end."""
-    before = set(hooked_functions)
+    """What is observed of a rank that trains with a loss."""
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -29,7 +27,6 @@ def watched(loss_of, labels=LABELS, steps: int = 2, train: bool = True) -> Losse
             loss.backward()
         optimizer.step()
     watch.report()
-    assert set(hooked_functions) == before
     return losses
 
 
