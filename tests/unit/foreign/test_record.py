@@ -15,7 +15,7 @@ from tests import foreigners, records
 
 
 def test_figures_follow_from_the_steps_that_all_ranks_timed(tmp_path):
-    made = foreigners.data(step_s=0.5, noise=0, steps=10)
+    made = foreigners.data(step_s=0.5, steps=10)
     for column in ("step_number", "step_time_s", "data_wait_s", "watch_s"):
         made["samples"][1][column] = made["samples"][1][column][:-2]  # rank 1 timed fewer
     record = foreigners.write(tmp_path, made)
@@ -27,7 +27,7 @@ def test_figures_follow_from_the_steps_that_all_ranks_timed(tmp_path):
 
 def test_a_script_is_as_fast_as_the_rank_that_takes_longest_for_all_steps(tmp_path):
     """Step ends that vary between ranks are not lost time: both ranks need 0.2 s for two steps."""
-    made = foreigners.data(batch=32, noise=0)
+    made = foreigners.data()
     for part, steps in zip(made["samples"], ([0.09, 0.11], [0.11, 0.09]), strict=True):
         part["step_time_s"] = steps * 10
     record = foreigners.write(tmp_path, made)
@@ -35,7 +35,7 @@ def test_a_script_is_as_fast_as_the_rank_that_takes_longest_for_all_steps(tmp_pa
 
 
 def test_unknown_examples_are_steps_and_never_examples(tmp_path):
-    record = foreigners.write(tmp_path, foreigners.data(batch=None, noise=0))
+    record = foreigners.write(tmp_path, foreigners.data(batch=None))
     assert record.throughput == pytest.approx(10) and record.unit == "steps/s"
     assert "?" in result.grid([record]).rows[0] and any("BATCH" in line for line in result.lines(record))
 
@@ -78,8 +78,8 @@ def test_check_finds_the_possible_mistake_in_it(tmp_path, capsys):
 
 
 def test_diff_compares_foreign_scripts_of_one_name_alone_and_never_with_runs(tmp_path, capsys):
-    a, b = ([foreigners.write(tmp_path / side, foreigners.data(step_s=step_s, number=number)) for number in range(1, 6)]
-            for side, step_s in (("a", 0.1), ("b", 0.2)))  # fmt: skip
+    a, b = ([foreigners.write(tmp_path / side, foreigners.data(step_s=step_s * (1 + n / 100), number=n))
+             for n in range(1, 6)] for side, step_s in (("a", 0.1), ("b", 0.2)))  # fmt: skip
     found = compare_foreign(a, [*b, foreigners.write(tmp_path / "b", foreigners.data("more.py"))])
     (difference,) = found.differences
     assert difference.verdict == "slower" and difference.low < 0.5 < difference.high and difference.n_b == 5
