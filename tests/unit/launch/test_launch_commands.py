@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import json
 import os
-import re
 import shutil
 import sys
 from contextlib import nullcontext
@@ -29,6 +28,7 @@ from bench.measure import nccl, steady
 from bench.process.guard import error_path
 from bench.process.heartbeat import LAYOUT, NO_WINDOW, PHASES, status_path
 from bench.studies.programs import available
+from tests.runs import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -44,11 +44,6 @@ def command(config: RunConfig, run_dir: Path, **place) -> tuple[list[str], dict[
     """The command and the environment of a config's ranks on one node. place: of a Placement; without, all ranks."""
     placement = Placement(**{"ranks": range(config.num_processes)} | place)
     return launch_command.command_of(config, run_dir, placement, 1.0)
-
-
-def refusal(words: str | None):
-    """A UserError that names this value; nothing is refused for None."""
-    return pytest.raises(UserError, match=re.escape(words)) if words else nullcontext()
 
 
 @pytest.fixture
@@ -171,14 +166,14 @@ def test_a_meeting_place_that_cannot_be(url, tmp_path):
     """A file may hold addresses of another run's ranks; for one without a folder all would wait until TIMEOUT."""
     (tmp_path / "meet").write_text("addresses")
     url = url.format(folder=tmp_path)
-    with refusal(f"DIST_URL={url}"):
+    with refuses(f"DIST_URL={url}"):
         command(config_of(dist_url=url, launcher="torchrun" if url.startswith("tcp") else "spawn"), tmp_path)
     assert (tmp_path / "meet").read_text() == "addresses"
 
 
 def test_more_processes_than_memory_are_refused_before_the_first(tmp_path):
     config = config_of(num_devices=10**6, data="synthetic", out=str(tmp_path))
-    with refusal("GPUS=1000000"):
+    with refuses("GPUS=1000000"):
         launch_run.launch(config)
     assert list(tmp_path.iterdir()) == []
 
@@ -220,7 +215,7 @@ def test_what_horovod_needs_is_said_before_anything_starts(
     mpirun(of_mpirun)
     if nccls:
         torchs_nccl(nccls)
-    with pytest.raises(UserError, match=f"^MODE=horovod .*{words}") if words else nullcontext():
+    with refuses("MODE=horovod ", words) if words else nullcontext():
         command(config_of(**options), tmp_path)
 
 
@@ -281,7 +276,7 @@ def test_what_torch_or_the_machine_has_not_is_refused(given, text, nodes, words,
         (tmp_path / "nodes" / f"node{number}").mkdir(parents=True)
     monkeypatch.setattr(devices, "torch_folder", lambda: tmp_path)
     monkeypatch.setattr(devices, "NUMA_NODES", tmp_path / "nodes")
-    with refusal(words):
+    with refuses(words) if words else nullcontext():
         devices.require_torch(RunConfig(mode="ddp", num_devices=2, **given))
 
 
