@@ -64,9 +64,9 @@ def findings(data: dict, ranks: int = 2) -> list[str]:
     return [finding.name + "?" * bool(finding.question) for finding in found]
 
 
-def split(rank: int, size: int = 8, **options) -> DataLoader:
+def split(rank: int, seed: int = 0, **options) -> DataLoader:
     """As it should be."""
-    return DataLoader(WHOLE, size, sampler=DistributedSampler(WHOLE, 2, rank), **options)
+    return DataLoader(WHOLE, 8, sampler=DistributedSampler(WHOLE, 2, rank, seed=seed), **options)
 
 
 class Own(Sampler):
@@ -146,15 +146,15 @@ RIGHT = {
         Subset(Subset(WHOLE, range(20, 100)), range(rank, 80, 2)), 8, shuffle=True
     ),
 }
-OTHER_ORDER = {
-    "by seed": lambda rank: DataLoader(WHOLE, 8, sampler=DistributedSampler(WHOLE, 2, rank, seed=rank)),
-    "of a split": lambda rank: DataLoader(random_split(WHOLE, [60, 60])[rank], 4, shuffle=True),
-}
 OTHERWISE = {
     "whole": (lambda rank: DataLoader(WHOLE, 8, shuffle=True), {}, ["whole-data"]),
     "rank 0's shard for all": (lambda rank: split(0), {}, ["whole-data"]),
-    "another order on each rank": (OTHER_ORDER["by seed"], {}, ["whole-data"]),
-    "splits of another order": (OTHER_ORDER["of a split"], {}, ["whole-data"]),
+    "another seed on each rank": (lambda rank: split(rank, seed=rank), {}, ["whole-data"]),
+    "splits of another order": (
+        lambda rank: DataLoader(random_split(WHOLE, [60, 60])[rank], 4, shuffle=True),
+        {},
+        ["whole-data"],
+    ),
     "replacement, alike": (lambda rank: replacing(1), {}, ["whole-data"]),
     "replacement": (replacing, {}, ["whole-data?"]),
     "no set_epoch": (split, {"set_epoch": False}, ["no-reshuffle"]),
