@@ -97,7 +97,6 @@ def stands(rank: int, collective: bool) -> dict:
 
 
 LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:3"
-TERMINATED = [report(n, "terminated", "was ended by SIGINT") for n in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ TERMINATED = [report(n, "terminated", "was ended by SIGINT") for n in range(3)]
         ([report(0, message=LOST), report(2, message=LOST)], "killed", 1),
         ([report(0, "terminated", "was ended by SIGTERM"), report(2, message=LOST)], "killed", 1),
         ([report(0, message=LOST), report(1, message=LOST), report(2, message=LOST)], "raised", 0),
-        (TERMINATED, "interrupted", None),
+        ([report(n, "terminated", "was ended by SIGINT") for n in range(3)], "interrupted", None),
         ([stands(0, True), stands(1, False), stands(2, True)], "hung", 1),
         ([stands(0, True), stands(2, True)], "hung", 1),  # it says nothing
     ],

@@ -283,11 +283,11 @@ def test_what_torch_or_the_machine_has_not_is_refused(given, text, nodes, words,
 # --- What a run leaves when it breaks -------------------------------------------------------------------------------
 
 
-def launch_with(monkeypatch, config: RunConfig, program: str, *words: str) -> BaseException:
+def launch_with(monkeypatch, config: RunConfig, program: str) -> BaseException:
     """How ``launch`` ends with a Python program, which gets the run's folder, instead of the launcher."""
 
     def made(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict]:
-        return [sys.executable, "-c", program, str(run_dir), *words], {}
+        return [sys.executable, "-c", program, str(run_dir)], {}
 
     monkeypatch.setattr(ENGINES[config.launcher], "command", made)
     with pytest.raises((RunFailed, UserError)) as raised:
@@ -324,22 +324,19 @@ from bench.process.guard import Guard
 from bench.process.heartbeat import StatusWriter
 with Guard(Path(sys.argv[1]), 0) as guard:
     guard.status = StatusWriter(Path(sys.argv[1]), 0)
-    guard.status.phase(sys.argv[2])
+    guard.status.phase("waiting for data")
     raise UserError("a.jpg cannot be read")
 """
 
 
-@pytest.mark.parametrize(("phase", "kept"), [("building the model", False), ("waiting for data", True)])
-def test_an_impossible_request_leaves_its_logs_once_a_rank_has_begun(phase, kept, monkeypatch, tmp_path):
-    config = config_of(mode="single", num_devices=1, out=str(tmp_path))
-    error = launch_with(monkeypatch, config, RAISES, phase)
-    assert isinstance(error, UserError) and "a.jpg" in str(error)
-    folders = list(tmp_path.iterdir())
-    assert folders == ([error.run_dir] if kept else [])
-    for folder in folders:
-        failure = json.loads((folder / "record.json").read_text())["failure"]
-        assert (failure["rank"], failure["kind"]) == (0, "raised") and "a.jpg" in failure["message"]
-        assert "a.jpg" in (folder / "rank0.log").read_text() and str(folder) in str(error)
+def test_an_impossible_request_leaves_its_logs_once_a_rank_has_begun(monkeypatch, tmp_path):
+    """Before, nothing: tests/multiprocess/test_faults.py."""
+    error = launch_with(monkeypatch, config_of(mode="single", num_devices=1, out=str(tmp_path)), RAISES)
+    assert isinstance(error, UserError) and "a.jpg" in str(error) and str(error.run_dir) in str(error)
+    (folder,) = tmp_path.iterdir()
+    failure = json.loads((folder / "record.json").read_text())["failure"]
+    assert (failure["rank"], failure["kind"]) == (0, "raised") and "a.jpg" in failure["message"]
+    assert folder == error.run_dir and "a.jpg" in (folder / "rank0.log").read_text()
 
 
 def leave(folder: Path, rank: int, when: float = 0.0, message: str = "") -> None:
