@@ -8,7 +8,6 @@ from bench import __main__ as cli
 from bench.foreign import record as foreign_record
 from bench.foreign import result
 from bench.foreign.record import NAME, find
-from bench.record.read import find_records
 from bench.record.schema import BadRecord
 from bench.report.difference import compare_foreign
 from tests import foreigners, records
@@ -57,16 +56,6 @@ def test_a_record_that_was_edited_or_cut_is_refused_by_name(change, value, tmp_p
         foreign_record.load(path)
     assert str(path) in str(error.value)
     assert find(tmp_path) == ([], [str(error.value)])
-
-
-def test_report_and_page_show_it_beside_runs(tmp_path, capsys):
-    foreigners.write(tmp_path, foreigners.data("other.py", others=0.5))
-    assert len(find(tmp_path)[0]) == 1 and find_records(tmp_path, needed=False) == ([], [])  # it is not a run
-    records.store(tmp_path, [records.record("ddp")])
-    assert cli.main(["report", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert all(text in said for text in ("other.py", "ddp", "50 %", "no-reshuffle"))
-    assert "other.py" in (tmp_path / "report.html").read_text()
 
 
 def test_check_finds_the_possible_mistake_in_it(tmp_path, capsys):

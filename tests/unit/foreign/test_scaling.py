@@ -5,6 +5,7 @@ import pytest
 from bench import __main__ as cli
 from bench.foreign import scaling
 from bench.foreign.record import find
+from bench.record.read import find_records
 from tests import foreigners, records
 
 
@@ -100,12 +101,15 @@ def test_a_disturbed_run_keeps_its_numbers_and_gets_the_label(tmp_path, capsys):
     assert grid.rows[1][5].startswith("×")
 
 
-def test_the_report_and_its_page_show_it(tmp_path, capsys):
+def test_the_report_and_its_page_show_it_beside_runs(tmp_path, capsys):
     one(tmp_path), two(tmp_path), timed(tmp_path, 4, [0.2] * 4, [0.0] * 4, 64)
+    foreigners.write(tmp_path, foreigners.data("other.py", others=0.6))
+    assert len(find(tmp_path)[0]) == 4 and find_records(tmp_path, needed=False) == ([], [])  # they are not runs
+    records.store(tmp_path, [records.record("ddp")])
     assert cli.main(["report", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "train.py on 1, 2 and 4" in out and cells(out, 4)[5:10] == ["320.0", "200.00", "×2.00", "50", "%"]
-    assert "×1.60" in (tmp_path / "report.html").read_text()
+    out, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
+    assert all(text in out for text in ("train.py on 1, 2 and 4", "other.py", "ddp", "60 %", "no-reshuffle"))
+    assert cells(out, 4)[5:10] == ["320.0", "200.00", "×2.00", "50", "%"] and "×1.60" in page and "other.py" in page
 
 
 @pytest.mark.parametrize(("first", "second", "same"), [
