@@ -30,6 +30,7 @@ from bench.observe.probe import NotObserved
 
 IMAGES = 120
 WHOLE = TensorDataset(torch.arange(IMAGES), torch.arange(IMAGES) % 7)
+PART = Subset(WHOLE, range(20, 100))
 
 
 def watched() -> tuple[Watch, torch.optim.Optimizer]:
@@ -139,12 +140,8 @@ RIGHT = {
     "no collation": lambda rank: DataLoader(WHOLE, batch_size=None, sampler=DistributedSampler(WHOLE, 2, rank)),
     "own files": lambda rank: DataLoader(File(rank), 6, shuffle=True),
     "own subsets": lambda rank: DataLoader(Subset(WHOLE, range(rank, IMAGES, 2)), 6, shuffle=True),
-    "one subset": lambda rank: DataLoader(
-        Subset(WHOLE, range(20, 100)), 8, sampler=DistributedSampler(range(80), 2, rank)
-    ),
-    "a subset of a subset": lambda rank: DataLoader(
-        Subset(Subset(WHOLE, range(20, 100)), range(rank, 80, 2)), 8, shuffle=True
-    ),
+    "one subset": lambda rank: DataLoader(PART, 8, sampler=DistributedSampler(PART, 2, rank)),
+    "a subset of a subset": lambda rank: DataLoader(Subset(PART, range(rank, 80, 2)), 8, shuffle=True),
 }
 OTHERWISE = {
     "whole": (lambda rank: DataLoader(WHOLE, 8, shuffle=True), {}, ["whole-data"]),

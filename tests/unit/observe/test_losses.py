@@ -68,11 +68,11 @@ EQUAL = {
 def test_targets_that_weigh_the_same_on_all_ranks(name):
     parts = [watched(EQUAL[name], labels).targets() for labels in (LABELS, FEWER)]
     assert targets_of(parts)["ratio"] == pytest.approx(1, rel=1e-4)
-    parts = [watched(of_two_parts(share)).targets() for share in (0.1, 0.8)]  # mixed-up labels
-    assert targets_of(parts)["ratio"] == pytest.approx(1, rel=1e-4)
 
 
 def test_what_is_no_loss_of_the_training_is_not_counted():
+    mixed_up = [watched(of_two_parts(share)).targets() for share in (0.1, 0.8)]  # labels
+    assert targets_of(mixed_up)["ratio"] == pytest.approx(1, rel=1e-4)
     assert watched(MEANS["mean"], train=False).targets() is None
     uneven = watched(lambda out, y: (functional.cross_entropy(out, y, reduction="none") ** 2).mean())
     assert uneven.targets() is None  # a focal loss weighs its targets by itself
