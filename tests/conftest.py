@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -94,12 +93,3 @@ def small_disk(tmp_path):
     yield make
     for folder in mounted:
         subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.fixture(autouse=True)
-def no_watch_left():
-    """End the threads of each Watch that a test has made: later tests in this process would wait for them."""
-    yield
-    for thread in threading.enumerate():
-        if thread.name == "bench-watch":
-            thread._target.__self__.over.set()

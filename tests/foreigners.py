@@ -2,7 +2,6 @@
 
 import copy
 import json
-import random
 from pathlib import Path
 
 from bench.foreign.record import KIND, NAME, ForeignRecord, load
@@ -19,24 +18,17 @@ SPIN = {  # what a Watch sees of a sampler without set_epoch
 
 def data(
     name: str = "train.py", step_s: float = 0.1, ranks: int = 2, batch: int | None = 32, steps: int = 20,
-    number: int = 1, noise: float = 0.01, observed: dict | None = SPIN, sha: str = "0" * 64, others: float = 0.0,
+    number: int = 1, observed: dict | None = SPIN, sha: str = "0" * 64, others: float = 0.0,
 ) -> dict:  # fmt: skip
     """What its file holds. batch: of all ranks. others: the share of the CPU that other processes took."""
-    draw = random.Random(f"{name} {number} {step_s}")
-    factor = 1 + draw.gauss(0, noise)
-    load_of = {
-        "own_cpu_s": 4.0,
-        "machine_cpu_s": 4.0 * ranks + 20.0 * others,
-        "wall_s": 10.0,
-        "cores": 2,
-        "steal_s": 0.0,
-    }
+    machine_s = 4.0 * ranks + 20.0 * others
+    load = {"own_cpu_s": 4.0, "machine_cpu_s": machine_s, "wall_s": 10.0, "cores": 2, "steal_s": 0.0}
     samples = [
         {
             "rank": rank, "pid": 100 + rank, "threads": 1, "steps_taken": steps + 22,
-            "step_number": list(range(21, 21 + steps)), "step_time_s": [step_s * factor / (1 + rank)] * steps,
+            "step_number": list(range(21, 21 + steps)), "step_time_s": [step_s / (1 + rank)] * steps,
             "data_wait_s": [0.1 * step_s] * steps, "watch_s": [0.0] * steps, "between_s": [0.5],
-            "images": batch // ranks if batch else None, "load": load_of,
+            "images": batch // ranks if batch else None, "load": load,
             "devices": [{"device": "cpu", "peak_memory_gib": {"pss": 0.5}, "timeline": {"time_s": [0.0]}}],
         }
         for rank in range(ranks)

@@ -185,10 +185,8 @@ def said(nvml_stub, tmp_path_factory) -> dict:
             machines.setdefault(machine.get("driver", "new"), []).append((str(folder), given, of_stub))
     for driver, asked in machines.items():
         nvml_stub.run(f"MACHINES = {asked!r}\n{ASK}", driver=driver)
-    wsl = str(nvml.WSL)
-    texts = {row: [(each / "said.json").read_text().replace(str(each / "wsl"), wsl) for each in its]
-             for row, its in folders.items()}  # fmt: skip
-    return {row: [json.loads(text) for text in its] for row, its in texts.items()}
+    return {row: [json.loads((each / "said.json").read_text().replace(str(each / "wsl"), str(nvml.WSL)))
+                  for each in its] for row, its in folders.items()}  # fmt: skip
 
 
 def manual() -> dict[str, str]:

@@ -130,13 +130,13 @@ def test_what_was_started_ends_when_nobody_asks_any_more(tmp_path, enter):
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a folder of its own needs root: unshare")
-def test_what_ranks_leave_comes_home_where_no_file_is_shared(tmp_path, enter):
+def test_what_ranks_leave_comes_home_where_no_file_is_shared(tmp_path, enter, forked_programs):
     """No rank is on this machine."""
     (tmp_path / "out").mkdir()
     hide = f'mount -t tmpfs none "{tmp_path}/out" && exec "$@"'
     remote = enter(f"host=$1; shift\nexec unshare --mount sh -c '{hide}' sh \"$@\"")
     config = runs.SMALL | {"mode": "ddp", "hosts": "other:1,127.0.0.1:1", "remote": remote, "snapshots": "2"}
-    result = runs.run(tmp_path / "out", **config)
+    result = runs.run(tmp_path / "out", copies=forked_programs, **config)
     assert result.code == 0, result.stderr
     names = {path.name for path in result.run_dir.iterdir()}
     logs = {"rank0.log", "rank1.log", "launcher.log", "launcher1.log"}

@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import json
 import os
-import re
 import shutil
 import sys
 from contextlib import nullcontext
@@ -29,6 +28,7 @@ from bench.measure import nccl, steady
 from bench.process.guard import error_path
 from bench.process.heartbeat import LAYOUT, NO_WINDOW, PHASES, status_path
 from bench.studies.programs import available
+from tests.runs import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -44,11 +44,6 @@ def command(config: RunConfig, run_dir: Path, **place) -> tuple[list[str], dict[
     """The command and the environment of a config's ranks on one node. place: of a Placement; without, all ranks."""
     placement = Placement(**{"ranks": range(config.num_processes)} | place)
     return launch_command.command_of(config, run_dir, placement, 1.0)
-
-
-def refusal(words: str | None):
-    """A UserError that names this value; nothing is refused for None."""
-    return pytest.raises(UserError, match=re.escape(words)) if words else nullcontext()
 
 
 @pytest.fixture
@@ -171,14 +166,14 @@ def test_a_meeting_place_that_cannot_be(url, tmp_path):
     """A file may hold addresses of another run's ranks; for one without a folder all would wait until TIMEOUT."""
     (tmp_path / "meet").write_text("addresses")
     url = url.format(folder=tmp_path)
-    with refusal(f"DIST_URL={url}"):
+    with refuses(f"DIST_URL={url}"):
         command(config_of(dist_url=url, launcher="torchrun" if url.startswith("tcp") else "spawn"), tmp_path)
     assert (tmp_path / "meet").read_text() == "addresses"
 
 
 def test_more_processes_than_memory_are_refused_before_the_first(tmp_path):
     config = config_of(num_devices=10**6, data="synthetic", out=str(tmp_path))
-    with refusal("GPUS=1000000"):
+    with refuses("GPUS=1000000"):
         launch_run.launch(config)
     assert list(tmp_path.iterdir()) == []
 
@@ -220,7 +215,7 @@ def test_what_horovod_needs_is_said_before_anything_starts(
     mpirun(of_mpirun)
     if nccls:
         torchs_nccl(nccls)
-    with pytest.raises(UserError, match=f"^MODE=horovod .*{words}") if words else nullcontext():
+    with refuses("MODE=horovod ", words) if words else nullcontext():
         command(config_of(**options), tmp_path)
 
 
@@ -281,18 +276,18 @@ def test_what_torch_or_the_machine_has_not_is_refused(given, text, nodes, words,
         (tmp_path / "nodes" / f"node{number}").mkdir(parents=True)
     monkeypatch.setattr(devices, "torch_folder", lambda: tmp_path)
     monkeypatch.setattr(devices, "NUMA_NODES", tmp_path / "nodes")
-    with refusal(words):
+    with refuses(words) if words else nullcontext():
         devices.require_torch(RunConfig(mode="ddp", num_devices=2, **given))
 
 
 # --- What a run leaves when it breaks -------------------------------------------------------------------------------
 
 
-def launch_with(monkeypatch, config: RunConfig, program: str, *words: str) -> BaseException:
+def launch_with(monkeypatch, config: RunConfig, program: str) -> BaseException:
     """How ``launch`` ends with a Python program, which gets the run's folder, instead of the launcher."""
 
     def made(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict]:
-        return [sys.executable, "-c", program, str(run_dir), *words], {}
+        return [sys.executable, "-c", program, str(run_dir)], {}
 
     monkeypatch.setattr(ENGINES[config.launcher], "command", made)
     with pytest.raises((RunFailed, UserError)) as raised:
@@ -329,22 +324,19 @@ from bench.process.guard import Guard
 from bench.process.heartbeat import StatusWriter
 with Guard(Path(sys.argv[1]), 0) as guard:
     guard.status = StatusWriter(Path(sys.argv[1]), 0)
-    guard.status.phase(sys.argv[2])
+    guard.status.phase("waiting for data")
     raise UserError("a.jpg cannot be read")
 """
 
 
-@pytest.mark.parametrize(("phase", "kept"), [("building the model", False), ("waiting for data", True)])
-def test_an_impossible_request_leaves_its_logs_once_a_rank_has_begun(phase, kept, monkeypatch, tmp_path):
-    config = config_of(mode="single", num_devices=1, out=str(tmp_path))
-    error = launch_with(monkeypatch, config, RAISES, phase)
-    assert isinstance(error, UserError) and "a.jpg" in str(error)
-    folders = list(tmp_path.iterdir())
-    assert folders == ([error.run_dir] if kept else [])
-    for folder in folders:
-        failure = json.loads((folder / "record.json").read_text())["failure"]
-        assert (failure["rank"], failure["kind"]) == (0, "raised") and "a.jpg" in failure["message"]
-        assert "a.jpg" in (folder / "rank0.log").read_text() and str(folder) in str(error)
+def test_an_impossible_request_leaves_its_logs_once_a_rank_has_begun(monkeypatch, tmp_path):
+    """Before, nothing: tests/multiprocess/test_faults.py."""
+    error = launch_with(monkeypatch, config_of(mode="single", num_devices=1, out=str(tmp_path)), RAISES)
+    assert isinstance(error, UserError) and "a.jpg" in str(error) and str(error.run_dir) in str(error)
+    (folder,) = tmp_path.iterdir()
+    failure = json.loads((folder / "record.json").read_text())["failure"]
+    assert (failure["rank"], failure["kind"]) == (0, "raised") and "a.jpg" in failure["message"]
+    assert folder == error.run_dir and "a.jpg" in (folder / "rank0.log").read_text()
 
 
 def leave(folder: Path, rank: int, when: float = 0.0, message: str = "") -> None:

@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from bench.launch import stacks, supervise
 from bench.mistakes import MISTAKES
 from bench.process.heartbeat import Heartbeat
+from tests.runs import wait_for
 
 SITE = "/v/lib/python3.11/site-packages"
 GUARD = f"""Thread 0x00007f8d4fca46c0 (most recent call first):
@@ -169,9 +169,7 @@ def test_a_rank_that_waits_for_the_device_is_asked_what_nccl_has_not_done(tmp_pa
     says = enumerate(map(recorded, (LONE, OTHER, DONE)))
     processes = [subprocess.Popen([*command, str(rank), text], env=environment) for rank, text in says]
     try:
-        while not all((tmp_path / f"ready{rank}").exists() for rank in range(3)):
-            assert all(process.poll() is None for process in processes)
-            time.sleep(0.05)
+        wait_for(lambda: len(list(tmp_path.glob("ready*"))) == 3, "all ranks are ready")
         found = stacks.collect({rank: p.pid for rank, p in enumerate(processes)}, tmp_path)
     finally:
         for process in processes:
@@ -236,5 +234,4 @@ print(json.dumps([answer("cuda"), answer("cpu"), answer("cuda", nodes=2)]))
 
 @pytest.mark.parametrize(("nvlinks", "told"), [(0, True), (12, False)])
 def test_whether_gpus_are_joined_by_nvlink_is_asked_of_the_driver(nvlinks, told, nvml_stub, tmp_path):
-    code = OVER_PCIE.format(folder=str(tmp_path))
-    assert nvml_stub.run(code, count=2, nvlinks=nvlinks) == [told, False, False]
+    assert nvml_stub.run(OVER_PCIE.format(folder=str(tmp_path)), count=2, nvlinks=nvlinks) == [told, False, False]

@@ -1,7 +1,5 @@
 """bench/mistakes: each detector on what it must find and on what it must let pass; `bench mistake check` on records."""
 
-import json
-
 import pytest
 
 from bench import __main__ as cli
@@ -35,7 +33,7 @@ EVALUATED = {"looked_at": [9], "apart_at": None, "buffers": [], "ranks": 0}
 RESTORED = {"weights": ["a", "a", "a"], "sent": [True] * 3, "moved": [True] * 3}  # a start with a fresh optimizer
 APART_AT_ONCE = RESTORED | {"weights": ["a", "b", "b"], "moved": [False] * 3}
 SCHEDULER = {"kind": "CosineAnnealingLR", "length": 80, "ends": True, "taken": 80, "here": 80}
-LONG = SCHEDULER | {"length": 160}
+LONG, MILESTONES = SCHEDULER | {"length": 160}, SCHEDULER | {"kind": "MultiStepLR", "length": 20, "ends": False}
 CURVE = {"steps": 80, "peak": 0.1, "last": 0.001, "zeros": 1, "trend": None, "schedulers": [SCHEDULER]}
 MIB = 2**20
 MEMORY = {"place": ["host"] * 2, "steps": [[30, 90]] * 2, "bytes": [[900 * MIB, 905 * MIB], [900 * MIB, 990 * MIB]],
@@ -50,7 +48,7 @@ IN_TRAINING = VALIDATED | {"in_training_mode": 2, "layers": {"BatchNorm2d": 20}}
 UNLOADED = {"files": [], "assigned": ""}
 SHARED_OUT = [{"draws": 36, "examples": 36, "shared": 0, "shared_out": True}]
 OF_ALL = [SHARED_OUT[0] | {"shared_out": False}]
-ONCE_SILENT = {"times": 2, "silent": 1}
+ONCE_SILENT, TWICE_SILENT = ({"times": 2, "silent": times} for times in (1, 2))
 STUCK = [PLACE, OTHER | {"collective": False, "awaits_batch": True}, PLACE | {"collective": None}]
 RIGHT = {
     "world_size": 2, "num_devices": 2, "exchanges": True, "trains": True,
@@ -83,10 +81,6 @@ def epochs(**values) -> dict:
 def hang(*where) -> dict:
     """A run that hangs, its ranks at these places."""
     return {"hang": {"limit_s": 20, "where": list(where)}}
-
-
-def scheduled(**values) -> dict:
-    return {"schedules": [CURVE | {"schedulers": [SCHEDULER | values]}]}
 
 
 # The mistake, what was observed instead of RIGHT, and the values that its evidence must contain.
@@ -174,7 +168,7 @@ ASKED = [
     ("rank-metrics", {"reported": {"loss": [[0.3, 0.25]] * 2} | SAID}),
     ("rank-metrics", {"reported": {"train_loss": [[1.2, 1.0]] * 2}}),
     ("rank-metrics", {"reported": {"loss": [[0.6, 0.5]] * 2, "images": [[256, 256]] * 2}}),
-    ("rank-metrics", {"reported": {}, "validations": SHARED_OUT, "validated": {"times": 2, "silent": 2}}),
+    ("rank-metrics", {"reported": {}, "validations": SHARED_OUT, "validated": TWICE_SILENT}),
     ("no-eval", {"eval_mode": IN_TRAINING}),
     ("weights-not-loaded", {"unloaded": UNLOADED | {"files": [{"file": "a.pt", "keys": 62}]}}),
     ("loader-starvation", {"loader": {"wait_share": [0.4], "workers": 1}, "disturbed": "other processes: 86 %"}),
@@ -199,7 +193,6 @@ PASS = {
     "clipped to a half by chance": {"gradient": GRADIENT | {"over_mean": 0.5, "steady": False}},
     "Adasum is no mean": {"gradient": LOCAL_SGD | {"over_mean": 1.7, "same_on_all_ranks": False, "kind": "Adasum"}},
     "idle in a short training": {"parameters": PARAMETERS | {"unchanged": ["x"], "idle": ["x"], "steps": 2}},
-    "evaluation without buffers to broadcast": {"forwards": RIGHT["forwards"] | {"buffers": [False] * 2}},
     "evaluation on rank 0 alone": {"forwards": RIGHT["forwards"] | {"evaluates": [3, 0], "buffers": [False] * 2}},
     "one process and no launcher": {"group": {"joined": False, "launched": None}},
     "an optimizer's state on one rank": {"restored": APART_AT_ONCE | {"sent": [True, False, False]}},
@@ -221,11 +214,7 @@ PASS = {
     "a loss of accumulated passes": {"reported": {"loss": [[1.2, 1.0]] * 2}, "trained": ACCUMULATED},
     "a validation shared out": {"validations": [{"draws": 21, "examples": 21, "shared": 0}], "reported": {}},
     "a validation put together once": {"reported": {}, "validations": SHARED_OUT, "validated": ONCE_SILENT},
-    "a validation of all on each rank": {
-        "reported": {},
-        "validations": OF_ALL,
-        "validated": ONCE_SILENT | {"silent": 2},
-    },
+    "a validation of all on each rank": {"reported": {}, "validations": OF_ALL, "validated": TWICE_SILENT},
     "padding that was dropped": {"validations": [{"draws": 37, "examples": 36, "shared": 1}]},
     "one rank outside": hang(PLACE, OTHER | {"collective": False}),
     "all in backward passes": hang(PLACE | {"collective": None}, OTHER | {"collective": None}),
@@ -237,8 +226,8 @@ PASS = {
     "synchronised": {"norm": NORM | {"synchronised": True}},
     "group norm": {"norm": NORM | {"kind": "GroupNorm × 20"}},
     "one device": {"num_devices": 1, "norm": NORM},
-    "a schedule for epochs": scheduled(length=10, taken=10),
-    "milestones, long after the last": scheduled(kind="MultiStepLR", length=20, ends=False),
+    "a schedule for epochs": {"schedules": [CURVE | {"schedulers": [SCHEDULER | {"length": 10, "taken": 10}]}]},
+    "milestones, long after the last": {"schedules": [CURVE | {"schedulers": [MILESTONES]}]},
 }
 
 
@@ -331,26 +320,21 @@ def test_the_committed_records_have_no_finding_but_what_was_done_on_purpose():
 # --- `bench mistake check` ------------------------------------------------------------------------------------------
 
 
-def write(folder, name: str, record, **other):
-    """A record in its own folder. other: of its parts."""
-    (folder / name).mkdir(parents=True)
-    (folder / name / "record.json").write_text(json.dumps(record.data | other))
-
-
 def test_check_says_what_it_found_and_what_it_could_not_look_for(tmp_path, capsys):
-    write(tmp_path, "right", records.record())
+    records.store(tmp_path, [records.record()])
     assert cli.main(["mistake", "check", str(tmp_path)]) == ExitCode.DONE
     assert "gradient-sum" in capsys.readouterr().out  # not observed
-    write(tmp_path, "wrong", records.record(seconds=60), observed={"writers": {"best.pt": [0, 1]}})
-    for path in (tmp_path, tmp_path / "wrong" / "record.json"):
+    written = {"observed": {"writers": {"best.pt": [0, 1]}}}
+    records.store(tmp_path / "wrong", records.edited([records.record(seconds=60)], lambda data: data.update(written)))
+    for path in (tmp_path, *(tmp_path / "wrong").glob("*/record.json")):
         assert cli.main(["mistake", "check", str(path)]) == ExitCode.FOUND
         out = capsys.readouterr().out
         assert all(text in out for text in ("many-writers", "best.pt", MISTAKES["many-writers"].remedy))
 
 
 def test_a_hang_is_read_from_the_record_of_a_run_that_failed(tmp_path, capsys):
-    record = records.record(failed="hung")
-    write(tmp_path, "hung", record, failure=record["failure"] | {"where": [PLACE, OTHER]})
+    where = {"where": [PLACE, OTHER]}
+    records.store(tmp_path, records.edited([records.record(failed="hung")], lambda data: data["failure"].update(where)))
     assert cli.main(["mistake", "check", str(tmp_path)]) == ExitCode.FOUND
     assert "rank0-collective" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""The probes of bench/observe: what they see, and that nothing is left of them."""
+"""The probes of bench/observe: what they see. That nothing is left of them: conftest.py."""
 
 import pytest
 import torch
@@ -6,20 +6,6 @@ from torch import nn
 
 from bench.observe import loads, waits, writers
 from bench.observe.probe import NotObserved
-
-
-def functions() -> tuple:
-    """Those that probes put others in place of."""
-    methods = [vars(torch.Tensor).get(name) for name in waits.WAITS]
-    return torch.save, torch.load, nn.Module.load_state_dict, methods, list(writers.listeners)
-
-
-@pytest.fixture(autouse=True)
-def untouched():
-    """Whatever a test puts up, torch is itself again at its end."""
-    before = functions()
-    yield
-    assert functions() == before
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -12,7 +12,7 @@ from torch import nn
 
 from bench.errors import UserError
 from bench.observe import Watch, ranks, watch
-from bench.observe.probe import NotObserved, hooked_functions, listen
+from bench.observe.probe import NotObserved, listen
 from bench.observe.ranks import Meeting, launched
 from bench.observe.weights import Norms, checksums, tensors_of, weights_of
 
@@ -34,15 +34,9 @@ def train(seen: Watch, model: nn.Module, *optimizers) -> None:
 
 
 def names(seen: Watch) -> list[str]:
-    return [finding.name + "?" * bool(finding.question) for finding in seen.report()]
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    """Every stand-in has gone at the end of a test, and nothing is said at the end of the process."""
-    before = {key: len(function.listeners) for key, function in hooked_functions.items()}, list(watch.exits)
-    yield
-    assert ({key: len(function.listeners) for key, function in hooked_functions.items()}, watch.exits) == before
+    found = seen.report()
+    assert seen not in watch.exits  # nothing is said at the end of the process
+    return [finding.name + "?" * bool(finding.question) for finding in found]
 
 
 # --- how it is used -----------------------------------------------------------------------------------------------
