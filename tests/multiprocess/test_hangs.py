@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from bench.process.heartbeat import read_status
 from tests import runs
 from tests.multiprocess import hangs
 from tests.multiprocess.broken import ENDLESS, ENGINES, NEEDS, bad_rank, engine, failure_of, wanted
@@ -29,38 +28,30 @@ def hung(out, copies, name: str) -> Result:
     return finish(start_run(out, module=hangs.__name__, copies=copies, **options), out, timeout=400)
 
 
-def alone(out, _) -> Result:
-    """Rank 0 enters a collective of Horovod that the other does not. (By torchrun: in test_labs.py.) Fresh programs:
-    in a copy, Horovod's waiting is not Horovod's."""
-    options = {"mode": "horovod", "gpus": 2, "batch": 240, "epochs": 1, "mistake": "rank0-collective", "timeout": 5}
-    return finish(start_run(out, module=hangs.__name__, **options), out, timeout=400)
+def alone(out, copies, name: str) -> Result:
+    """Rank 0 enters a collective that the other does not. Horovod's are fresh programs: in a copy, its waiting is not
+    Horovod's; and it takes a core."""
+    limit, copies = (5, None) if name == "horovod" else (2 * LIMIT_S, copies)
+    options = ENGINES[name] | {"batch": 240, "epochs": 1, "mistake": "rank0-collective", "timeout": limit}
+    return finish(start_run(out, module=hangs.__name__, copies=copies, **options), out, timeout=400)
 
 
 def started(out, name: str, **options):
-    """A run of two ranks that is in its timed steps: the process, and its folder."""
+    """A run of two ranks that is in its timed steps: its process, and that of rank 1."""
     process = start_run(out, **ENGINES[name] | options, module=hangs.__name__)
-    runs.wait_for(lambda: all((beat := at(out, rank)) and beat.step > 2 for rank in (0, 1)), "both ranks step", 300)
-    (run_dir,) = out.iterdir()
-    return process, run_dir
-
-
-def at(out, rank: int):
-    """A rank's heartbeat; None before it has one."""
-    folders = list(out.iterdir()) if out.is_dir() else []
-    return read_status(folders[0], rank) if folders else None
+    return process, psutil.Process(runs.both_step(out)[1].pid)
 
 
 def stopped(out, copies, name: str) -> Result:
     """Rank 1, for good."""
-    process, run_dir = started(out, name, copies=copies, **ENDLESS, timeout=LIMIT_S)
-    psutil.Process(read_status(run_dir, 1).pid).suspend()
+    process, rank = started(out, name, copies=copies, **ENDLESS, timeout=LIMIT_S)
+    rank.suspend()
     return finish(process, out, timeout=LIMIT_S + 150)  # the stacks, and the end of the processes
 
 
 def stopped_for_a_while(out, copies) -> Result:
     """Rank 1, and continued."""
-    process, run_dir = started(out, "horovod", copies=copies, steps=20, storage_ms=30)
-    rank = psutil.Process(read_status(run_dir, 1).pid)
+    process, rank = started(out, "horovod", copies=copies, steps=20, storage_ms=30)
     rank.suspend()
     time.sleep(AWAY_S)
     rank.resume()
@@ -84,14 +75,14 @@ def result(request, tmp_path_factory, forked_programs):
     asked = {
         **{f"{test_a_rank_that_hangs.__name__}[{name}]": (hung, name) for name in ENGINES},
         **{f"{test_a_rank_that_is_stopped.__name__}[{name}]": (stopped, name) for name in ENGINES},
-        test_a_collective_that_rank_0_enters_alone.__name__: (alone,),
+        **{f"{test_a_collective_that_rank_0_enters_alone.__name__}[{name}]": (alone, name) for name in ENGINES},
         test_a_rank_that_is_continued_in_time.__name__: (stopped_for_a_while,),
         test_bench_and_then_its_launcher_are_stopped.__name__: (stopped_launcher,),
     }
     missing = {name for name, mark in NEEDS.items() if mark.args[0]}
     calls = [call for test, call in asked.items() if test in wanted(request) and not missing & {*call[1:]}]
     if "horovod" in missing:
-        calls = [call for call in calls if call[0] not in (alone, stopped_for_a_while)]
+        calls = [call for call in calls if call[0] is not stopped_for_a_while]
     with ThreadPoolExecutor(max(1, len(calls))) as pool:
         begun = {
             call: pool.submit(call[0], tmp_path_factory.mktemp("hang"), forked_programs, *call[1:]) for call in calls
@@ -114,11 +105,13 @@ def test_a_rank_that_hangs(name, result):
     assert all(other["collective"] is not False for other in failure["where"][:rank])  # they wait for it
 
 
-@needs_horovod
-def test_a_collective_that_rank_0_enters_alone(result):
-    found = result(alone)
-    failure = found.loaded.failure
-    assert found.code == 1 and failure["kind"] == "hung" and found.loaded.hung
+@pytest.mark.parametrize("name", [engine("ddp by torchrun"), engine("horovod")])
+def test_a_collective_that_rank_0_enters_alone(name, result):
+    found = result(alone, name)
+    failure, limit = found.loaded.failure, found.loaded.config.timeout
+    assert found.code == 1 and failure["kind"] == "hung" and found.loaded.hung and failure["after_s"] > limit
+    assert f"{limit:g} s" in found.last_error_line and "TIMEOUT" in found.last_error_line
+    assert "INJECT=rank0-collective" in " ".join(found.stdout.split())
     assert runs.left_behind(found.pid, within=30) == []
     waits = [(place["file"], place["line"]) for place in failure["where"] if place["collective"]]
     assert len(set(waits)) == 2  # both ranks wait, each in its own collective
@@ -137,8 +130,7 @@ def test_a_rank_that_is_stopped(name, result):
 @needs_horovod
 def test_a_rank_that_is_continued_in_time(result):
     """The run ends well, and every message contains what was measured: one long step, and a mean that it moved."""
-    found = result(stopped_for_a_while)
-    assert found.code == 0, found.stderr
+    found = result(stopped_for_a_while).ok()
     assert all(max(sample.step_time_s) > AWAY_S - 0.5 for sample in found.loaded.samples)
     assert "uneven" in found.stdout
 
