@@ -26,9 +26,7 @@ torch.manual_seed(0)
 x = torch.randn(64, 8)
 data = TensorDataset(x, (x.sum(1) > 0).long())
 """
-LOADERS = (
-    HEAD
-    + """
+LOADERS = """
 class Halves(DataLoader):
     def __iter__(self):
         for inputs, targets in super().__iter__():
@@ -76,10 +74,7 @@ for kind, workers in ((Halves, 0), (Wraps, 0), (Endless, 0), (Endless, 1), (Data
             optimizer.step()
     print("weights", kind.__name__, workers, *(p.double().sum().item() for p in model.parameters()))
 """
-)
-COMPILED = (
-    HEAD
-    + """
+COMPILED = """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -110,10 +105,7 @@ if dist.get_rank() == 0:
     print("weights", *(p.double().sum().item() for p in model.parameters()), torch.rand(1).item())
     print("graphs", dict(counters["stats"]), sum(counters["graph_break"].values()))
 """
-)
-HOROVOD = (
-    HEAD
-    + """
+HOROVOD = """
 import horovod.torch as hvd
 from bench.observe import Watch
 hvd.init()
@@ -136,10 +128,7 @@ for epoch in range(3):
         optimizer.step()
 watch.report()
 """
-)
-PHASES = (
-    HEAD
-    + """
+PHASES = """
 def train(model, optimizer, steps):
     for _ in range(steps):
         optimizer.zero_grad()
@@ -158,10 +147,7 @@ train(model, optimizer, 10)
 model = nn.Linear(8, 2)
 train(model, torch.optim.Adam(model.parameters()), 7)
 """
-)
-NO_LOADER = (
-    HEAD
-    + """
+NO_LOADER = """
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
 model = DDP(nn.Linear(8, 2))
@@ -178,11 +164,8 @@ for step in itertools.count():
     optimizer.step()
     optimizer.zero_grad()
 """
-)
 # Two models and optimizers. Every rank writes the same files, and every epoch seeds its augmentation equally.
-GAN = (
-    HEAD
-    + """
+GAN = """
 os.chdir(os.path.dirname(__file__))
 dist.init_process_group("gloo")
 with open("words.txt", "w") as file:
@@ -212,12 +195,11 @@ for epoch in range(3):
         BCE(d(fake), ones).backward()
         of_g.step()
 """
-)
 
 
 def timed(folder, text: str, *launcher, words=(), options=(), code=0) -> tuple[runs.Result, ForeignRecord | None]:
     """What ``bench time`` said of a script, and its record."""
-    (script := folder / "train.py").write_text(text)
+    (script := folder / "train.py").write_text(HEAD + text)
     done = runs.bench("time", "--out", folder / "out", "--warmup=3", *options, "--", *launcher, script, *words)
     found, refused = find(folder / "out")
     assert (done.code, refused) == (code, []), done.stderr
