@@ -77,8 +77,6 @@ def test_the_same_images_train_alike_however_they_are_kept(tmp_path, folder, opt
     decoded = trained(ranks.run(tmp_path / "decoded", **options | {"in_memory": 1, "workers": 2}))
     assert same(read, decoded) and list((tmp_path / "cache" / "decoded").iterdir())
     assert decoded.samples[0].loader_workers == 1 and read.config.augment
-    loads = [part.load for part in decoded.samples]  # a loader's workers are the run's own, and count once
-    assert sum(load["own_cpu_s"] for load in loads) <= max(load["machine_cpu_s"] for load in loads) + 0.5
     tars = tmp_path / "tars"
     tars.mkdir()
     for part in ("train", "val"):

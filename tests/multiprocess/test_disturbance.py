@@ -25,3 +25,10 @@ def test_a_run_beside_busy_loops(tmp_path, ranks):
     assert all(part.load["own_cpu_s"] > 0 and part.load["involuntary_switches"] > 0 for part in record.samples)
     (said,) = disturbed([record])
     assert f"{100 * share:.0f} %" in said and said in " ".join(result.stdout.split())
+
+
+def test_own_workers_are_no_others(tmp_path, ranks):
+    """A loader's workers are the run's own: what they take is known, whatever else this machine does."""
+    result = ranks.run(tmp_path, mode="single", image_size=64, batch=64, workers=2, steps=6)
+    (part,) = result.loaded.samples
+    assert part.load["own_cpu_s"] <= part.load["machine_cpu_s"] + 0.5
