@@ -38,11 +38,8 @@ def data(
         "all_gather": lambda size: formulas.ring_gather_s(size, ranks, 2 * alpha, 2 * beta),
         "reduce_scatter": lambda size: formulas.ring_gather_s(size, ranks, 3 * alpha, 3 * beta),
     }
-    names = (
-        ["all_reduce"]
-        if backend == "horovod"
-        else ["ping_pong", "all_reduce", *["all_gather", "reduce_scatter"] * gathers]
-    )
+    names = ["all_reduce"] if backend == "horovod" else ["ping_pong", "all_reduce"]
+    names += ["all_gather", "reduce_scatter"] * (gathers and backend != "horovod")
     operations = []
     for name in names:
         measured = []
@@ -57,6 +54,11 @@ def data(
     several = len(nodes) > 1
     loads = [{"machine": rank // share, "own_cpu_s": 4.0, "wall_s": 10.0, "cores": 2, "steal_s": 0.0,
               "machine_cpu_s": 4.0 * share + 20.0 * others} for rank in range(ranks)]  # fmt: skip
+    products = [
+        {"precision": precision, "n": size, "seconds": [(1 + rank) * 1e-3 for rank in range(ranks)]}
+        for precision, sizes in PRODUCTS.items()
+        for size in sizes
+    ]
     return {
         "network_version": 1,
         "run_id": f"20260102-0304{number:02d}-{mode}-{ranks}xnetwork-{backend}",
@@ -74,17 +76,7 @@ def data(
             for i, name in enumerate(nodes)
         ],
         "operations": operations,
-        **(
-            {
-                "products": [
-                    {"precision": precision, "n": size, "seconds": [(1 + rank) * 1e-3 for rank in range(ranks)]}
-                    for precision, sizes in PRODUCTS.items()
-                    for size in sizes
-                ]
-            }
-            if gathers
-            else {}
-        ),
+        **({"products": products} if gathers else {}),
         "load": loads,
         "provenance": {},
     }

@@ -21,6 +21,7 @@ from bench.errors import UserError
 from bench.install import horovod_status
 from bench.launch.engines import mpirun
 from bench.process.guard import LAUNCHER_PID
+from bench.process.heartbeat import Heartbeat, every_status
 from bench.record.read import load
 from bench.record.view import Record
 
@@ -82,6 +83,11 @@ class Result:
         """The same as `bench` reads it: checked, and typed."""
         return load(self.run_dir / "record.json")
 
+    def ok(self) -> "Result":
+        """The same result, of a command that ended well."""
+        assert self.code == 0, self.stdout + self.stderr
+        return self
+
     @property
     def last_error_line(self) -> str:
         """The last line of stderr: what a person reads."""
@@ -110,17 +116,22 @@ WITH_PYTHON = (
 )
 
 
+def environment(variables: dict | None = None) -> dict[str, str]:
+    """This process's environment less engines' variables, with these."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
+    return clean | PATIENT | (variables or {})
+
+
 def start(*arguments, env: dict | None = None, module: str = "bench", copies=None) -> subprocess.Popen:
-    """Start ``python -m bench`` in the background; ``env`` is laid over this environment less engines' variables.
+    """Start ``python -m bench`` in the background. env: for ``environment``.
 
     copies: the fixture ``forked_programs``: then launchers and ranks begin with torch; `bench` itself does not.
     """
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
     program = ["-c", WITH_PYTHON.format(copies.python)] if copies else ["-m"]
     return subprocess.Popen(
         [sys.executable, "-Xfaulthandler", *program, module, *map(str, arguments)],
         cwd=ROOT,
-        env=clean | PATIENT | (env or {}),
+        env=environment(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -206,3 +217,13 @@ def wait_for(condition, what: str, within: float = 150):
             pytest.fail(f"{what}: not within {within} s")
         time.sleep(0.1)
     return value
+
+
+def both_step(out, folder: str = "*") -> list[Heartbeat]:
+    """The heartbeats of both ranks of the one run in ``out``, as soon as they take timed steps."""
+
+    def beats() -> list[Heartbeat]:
+        found = [beat for run_dir in out.glob(folder) for beat in every_status(run_dir).values()]
+        return found if len(found) == 2 and all(beat.step > 2 for beat in found) else []
+
+    return wait_for(beats, "both ranks step", 300)

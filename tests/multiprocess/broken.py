@@ -24,11 +24,6 @@ def engine(name: str, *marks):
     return pytest.param(name, id=name, marks=[*([NEEDS[name]] if name in NEEDS else []), *marks])
 
 
-def wanted(request) -> set[str]:
-    """The names of the tests of a fixture's file that this session runs, for what all of them begin at once."""
-    return {item.name for item in request.session.items if item.path == request.path}
-
-
 def bad_rank(name: str) -> int:
     """The rank that is broken: the last."""
     return 0 if ENGINES[name]["mode"] == "dp" else 1

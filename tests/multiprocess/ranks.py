@@ -27,7 +27,7 @@ from bench.launch.node import Node
 from bench.process import tree
 from bench.process.guard import LAUNCHER_PID
 from tests.meeting import Meeting
-from tests.runs import ENGINE_PREFIXES, PATIENT, SMALL, Result, flags
+from tests.runs import SMALL, Result, environment, flags
 
 SERVER = multiprocessing.get_context("forkserver" if LINUX else "spawn")
 MODULES = (
@@ -40,72 +40,56 @@ MODULES = (
 NOTICE_S = 0.5  # after a rank has failed, for the others to report that they have noticed
 
 
-class Ranks:
-    """Processes that run ``function(*arguments)``, one for each rank. variables: their whole environment but for what
-    an engine tells each rank. horovod: they join by a rendezvous server of Horovod."""
-
-    def __init__(self, count: int, function: Callable, arguments: tuple, variables: dict, horovod: bool = False):
-        if LINUX:
-            SERVER.set_forkserver_preload(list(MODULES))
-        self.meeting = Meeting(count) if horovod else None
-        variables = {**variables, "WORLD_SIZE": str(count), **(self.meeting.variables() if horovod else {})}
-        names = ["RANK", "LOCAL_RANK", *(["HOROVOD_RANK", "HOROVOD_LOCAL_RANK"] if horovod else [])]
-        self.processes = []
-        for rank in range(count):
-            theirs = variables | dict.fromkeys(names, str(rank))
-            call = (function, arguments, theirs, multiprocessing.get_start_method())
-            self.processes.append(SERVER.Process(target=live, args=call))
-            self.processes[-1].start()
-
-    def wait(self, seconds: float) -> int | None:
-        """0 when all have ended well, another code soon after one has not, None when neither comes in time."""
-        running = [process.sentinel for process in self.processes if process.exitcode is None]
-        connection.wait(running, seconds)
-        if code := self.failed():
-            connection.wait([process.sentinel for process in self.processes if process.exitcode is None], NOTICE_S)
-        return code or (0 if all(process.exitcode == 0 for process in self.processes) else None)
-
-    def failed(self) -> int | None:
-        return next((process.exitcode for process in self.processes if process.exitcode), None)
-
-    def end(self) -> None:
-        running = [process.pid for process in self.processes if process.exitcode is None]
-        tree.terminate([each for pid in running for each in tree.with_descendants(pid)])
-        for process in self.processes:
-            process.join()
-        if self.meeting:
-            self.meeting.close()
-            self.meeting = None
-
-
-def live(function: Callable, arguments: tuple, variables: dict, method: str) -> None:
-    """A rank's life. method: by which it starts processes."""
+def live(run_dir: str, variables: dict, method: str) -> None:
+    """A rank's life. variables: its whole environment. method: by which it starts processes."""
     multiprocessing.set_start_method(method, force=True)
     os.environ.clear()
     os.environ.update(variables)
-    function(*arguments)
-
-
-def work(run_dir: str) -> None:
     sys.argv = [worker.__name__, run_dir]
     worker.main()
 
 
 class ForkedNode(Node):
-    """A node whose ranks no engine starts."""
+    """A node whose ranks no engine starts. Horovod's join by a rendezvous server of Horovod."""
+
+    meeting: Meeting | None = None
 
     def start(self, argv: list[str], environment: dict) -> None:
         (self.run_dir / self.placement.log).touch()
-        horovod = "horovod.runner.launch" in argv
-        environment = environment | {LAUNCHER_PID: str(os.getpid())}
-        environment |= {"BENCH_INIT_METHOD": f"file://{self.run_dir.resolve()}/.rendezvous"}
-        self.ranks = Ranks(len(self.placement.ranks), work, (str(self.run_dir),), environment, horovod)
+        count = len(self.placement.ranks)
+        variables = environment | {LAUNCHER_PID: str(os.getpid()), "WORLD_SIZE": str(count)}
+        variables["BENCH_INIT_METHOD"] = f"file://{self.run_dir.resolve()}/.rendezvous"
+        names = ["RANK", "LOCAL_RANK"]
+        if "horovod.runner.launch" in argv:
+            self.meeting = Meeting(count)
+            variables |= self.meeting.variables()
+            names += ["HOROVOD_RANK", "HOROVOD_LOCAL_RANK"]
+        if LINUX:
+            SERVER.set_forkserver_preload(list(MODULES))
+        self.processes = []
+        for rank in range(count):
+            theirs = variables | dict.fromkeys(names, str(rank))
+            call = (str(self.run_dir), theirs, multiprocessing.get_start_method())
+            self.processes.append(SERVER.Process(target=live, args=call))
+            self.processes[-1].start()
 
     def wait(self, seconds: float) -> int | None:
-        return self.ranks.wait(seconds)
+        """0 when all have ended well, another code soon after one has not, None when neither comes in time."""
+        connection.wait([process.sentinel for process in self.running()], seconds)
+        if code := next((process.exitcode for process in self.processes if process.exitcode), None):
+            connection.wait([process.sentinel for process in self.running()], NOTICE_S)
+        return code or (None if self.running() else 0)
+
+    def running(self) -> list:
+        return [process for process in self.processes if process.exitcode is None]
 
     def end(self) -> None:
-        self.ranks.end()
+        tree.terminate([each for process in self.running() for each in tree.with_descendants(process.pid)])
+        for process in self.processes:
+            process.join()
+        if self.meeting:
+            self.meeting.close()
+            self.meeting = None
 
 
 def node(config: RunConfig, run_dir: Path) -> Node:
@@ -118,10 +102,9 @@ def node(config: RunConfig, run_dir: Path) -> Node:
 def bench(*arguments, out: Path | None = None) -> Result:
     """One command."""
     said, complaints = io.StringIO(), io.StringIO()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
     with (
         mock.patch.object(launcher, "local_node", node),
-        mock.patch.dict(os.environ, environment | PATIENT, clear=True),
+        mock.patch.dict(os.environ, environment(), clear=True),
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(complaints),
     ):
@@ -162,8 +145,9 @@ def equal_replicas(result: Result) -> bool:
 
 
 def weights(result: Result, step: int) -> dict[str, np.ndarray]:
-    """The parameters after a step, as rank 0 saved them (SNAPSHOTS)."""
-    return dict(np.load(result.run_dir / f"rank0-step{step}.npz"))
+    """The parameters after a step, as rank 0 saved them (SNAPSHOTS). Those of exact.py are in a ``model``."""
+    saved = np.load(result.run_dir / f"rank0-step{step}.npz")
+    return {name.removeprefix("model."): saved[name] for name in saved}
 
 
 def norm(tensors: dict[str, np.ndarray]) -> float:

@@ -13,8 +13,7 @@ ASKED = {"link": "10gbit,50us", "devices": 8, "price": 2, "examples": 1000}
 
 def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_again(tmp_path, ranks):
     own = flags(**SIZE | ASKED | {"gpus": 2, "rounds": 1, "modes": "single,ddp"})
-    result = ranks.bench("predict", "mode", *own, "--out", tmp_path, out=tmp_path)
-    assert result.code == 0, result.stderr
+    result = ranks.bench("predict", "mode", *own, "--out", tmp_path, out=tmp_path).ok()
     (folder,) = tmp_path.iterdir()
     assert result.stdout.splitlines()[-1] == f"records: {folder}"
     records, refused = find_records(folder)
@@ -26,7 +25,6 @@ def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_ag
         data = json.loads(path.read_text())
         data["summary"]["disturbed_above"] = dict.fromkeys(THRESHOLDS, 1e9)
         path.write_text(json.dumps(data))
-    again = ranks.bench("predict", "mode", "--records", folder, *flags(**ASKED))
-    assert again.code == 0, again.stderr
+    again = ranks.bench("predict", "mode", "--records", folder, *flags(**ASKED)).ok()
     said = " ".join(again.stdout.split())
     assert all(words in said for words in ("predicted: single: ", "predicted: ddp: ", "ROUNDS=3")), said

@@ -87,8 +87,7 @@ def test_a_link_has_its_rate(cluster, tmp_path, rate, megabytes):
     (tmp_path / "receive.py").write_text(RECEIVER)
     receive = on("node2", sys.executable, tmp_path / "receive.py")
     command = f"{receive} | {{ read listening; {sys.executable} {tmp_path}/send.py {megabytes} {least}; }}"
-    result = cluster(command, link=rate and f"{rate}mbit")
-    assert result.code == 0, result.stderr
+    result = cluster(command, link=rate and f"{rate}mbit").ok()
     rates = [float(line) for line in result.stdout.split()]
     assert least < max(rates) and (rate is None or max(rates) < 1.1 * rate)
 

@@ -1,7 +1,6 @@
 """tutorials/scripts, one script in four forms, and tutorials/train.py, a script to copy. They use nothing of bench."""
 
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from bench.foreign.record import find
 from tests import runs
-from tests.runs import ENGINE_PREFIXES, PATIENT, ROOT, needs_horovod
+from tests.runs import ROOT, needs_horovod
 
 TEMPLATE = ROOT / "tutorials" / "train.py"
 CPU = torch.device("cpu")
@@ -26,10 +25,11 @@ HOROVODRUN = ("-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localh
 LAUNCHERS = {"single.py": (), "dp.py": (), "ddp.py": TORCHRUN, "hvd.py": (*HOROVODRUN, "python")}
 
 
+PLACE = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+
 def run(folder, *words) -> subprocess.CompletedProcess:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(ENGINE_PREFIXES)}
-    env = clean | PATIENT | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *map(str, words)]
+    command, env = [sys.executable, *map(str, words)], runs.environment(PLACE)
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, env=env)
 
 
@@ -76,23 +76,28 @@ def template():
     return module
 
 
-def train(folder, *words, script=(TEMPLATE,)) -> subprocess.CompletedProcess:
-    options = ("--cpu", "--epochs=3", "--precision=fp32", f"--checkpoint={folder}/checkpoint.pt")
-    return run(folder, *TORCHRUN, *script, *options, *words)
+def training(folder, *words, script=(TEMPLATE,)) -> tuple:
+    return *TORCHRUN, *script, "--cpu", "--epochs=3", "--precision=fp32", f"--checkpoint={folder}/checkpoint.pt", *words
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.wide)])
-def test_a_killed_template_keeps_its_checkpoint_and_resumes_bit_for_bit(workers, tmp_path, template, copied_python):
+def test_a_killed_template_keeps_its_checkpoint_and_resumes_bit_for_bit(workers, tmp_path, template, request):
+    """As it is under `bench time`, which finds no mistake in it and changes nothing."""
     for name in ("straight", "killed"):
         (tmp_path / name).mkdir()
     loaders = f"--workers={workers}"
-    straight = train(tmp_path / "straight", loaders)
-    assert straight.returncode == 0, straight.stderr
+    words = (sys.executable, *training(tmp_path / "straight", loaders))
+    straight = runs.bench("time", "--out", tmp_path / "out", "--warmup=3", "--", *words, env=PLACE).ok()
+    (record,), refused = find(tmp_path / "out")
+    assert refused == [] and record.findings == [] and record.world_size == 2
+    assert {"no-exchange", "no-reshuffle", "same-random", "unsynced-accumulation"}.isdisjoint(record["unheard"])
+
+    request.getfixturevalue("copied_python")
     (wrapper := tmp_path / "killed.py").write_text(KILLED)
-    killed = train(tmp_path / "killed", loaders, script=(wrapper, TEMPLATE))
+    killed = run(tmp_path, *training(tmp_path / "killed", loaders, script=(wrapper, TEMPLATE)))
     assert killed.returncode != 0 and epochs(killed) == epochs(straight)[:2]
     assert torch.load(tmp_path / "killed" / "checkpoint.pt")["epoch"] == 1  # complete, although a newer one was written
-    resumed = train(tmp_path / "killed", loaders, "--resume")
+    resumed = run(tmp_path, *training(tmp_path / "killed", loaders, "--resume"))
     assert resumed.returncode == 0, resumed.stderr
     assert epochs(resumed) == epochs(straight)[1:]
     expected, found = (torch.load(tmp_path / name / "checkpoint.pt") for name in ("straight", "killed"))
@@ -173,12 +178,3 @@ def test_the_template_never_falls_back_to_the_cpu(variables, named, template, mo
     with pytest.raises(RuntimeError, match=named):
         template.start(cpu=False)
     assert not dist.is_initialized()
-
-
-def test_bench_time_finds_no_mistake_in_the_template(tmp_path):
-    words = (sys.executable, *TORCHRUN, TEMPLATE, "--cpu", "--epochs=2", f"--checkpoint={tmp_path}/checkpoint.pt")
-    done = runs.bench("time", "--out", tmp_path / "out", "--warmup=3", "--", *words)
-    assert done.code == 0, done.stderr
-    (record,), refused = find(tmp_path / "out")
-    assert refused == [] and record.findings == [] and record.world_size == 2
-    assert {"no-exchange", "no-reshuffle", "same-random", "unsynced-accumulation"}.isdisjoint(record["unheard"])

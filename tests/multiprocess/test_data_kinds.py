@@ -57,8 +57,7 @@ def options(tmp_path, folder) -> dict:
 
 def trained(result, images: int = 9) -> Record:
     """The record of a run that trained, validated on every image once and left its checkpoints."""
-    assert result.code == 0, result.stderr
-    record = result.loaded
+    record = result.ok().loaded
     assert [row["images"] for row in record.epochs] == [images] * record.config.epochs
     assert (result.run_dir / "latest.pt").exists() and (result.run_dir / "best.pt").exists()
     return record
@@ -153,8 +152,6 @@ def test_a_corrupt_image_is_named_or_counted(tmp_path, folder, options, ranks):
 @pytest.mark.parametrize(
     ("wrong", "value"),
     [
-        ({"data": "tar:{}/flowers"}, "train.tar"),
-        ({"data": "cifar10"}, "cifar-10-python.tar.gz"),
         ({"data": "imagefolder:{}/nowhere", **SMALL}, "nowhere"),
         ({"copy_to": "nowhere://bucket/results"}, "nowhere://bucket/results"),
     ],

@@ -15,8 +15,7 @@ FILES = {"best.pt", "latest.pt", "launcher.log", "rank0.log", "rank1.log", "reco
 
 def survived(result, **expected) -> None:
     """One interruption with these entries, every image once, and nothing left."""
-    assert result.code == 0, result.stderr
-    (row,) = result.record["elastic"]["interruptions"]
+    (row,) = result.ok().record["elastic"]["interruptions"]
     assert row["when_s"] > 0 and 0 < row["seconds_lost"] < 200
     assert {key: row[key] for key in expected} == expected
     assert f"{row['seconds_lost']:.1f} s" in result.stdout and result.stdout.count("\nepoch 1: ") == 1
@@ -51,8 +50,7 @@ def test_horovod_goes_on_with_the_ranks_that_are_left(tmp_path):
 def test_a_lost_rank_of_horovod_joins_again(tmp_path):
     """After the time that Horovod leaves it alone, at the next commit; with a minimum of two it must come back."""
     slow = {"storage_ms": 30, "epochs": 3, "timeout": 120}  # ms an image
-    result = run(tmp_path / "joins", **TRAINING | slow, mode="horovod", elastic=1, fault="kill:1:5")
-    assert result.code == 0, result.stderr
+    result = run(tmp_path / "joins", **TRAINING | slow, mode="horovod", elastic=1, fault="kill:1:5").ok()
     killed, joined = result.record["elastic"]["interruptions"]
     assert (killed["kind"], killed["devices_after"]) == ("killed", 1)
     assert (joined["kind"], joined["rank"], joined["devices_after"], joined["steps_repeated"]) == ("joined", None, 2, 0)

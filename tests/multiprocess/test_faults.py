@@ -7,8 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-import textwrap
 import time
 
 import psutil
@@ -21,7 +19,6 @@ from bench.launch import supervise
 from bench.launch.node import Node, Placement
 from bench.measure import cgroup
 from bench.process.guard import alive
-from bench.process.heartbeat import read_status
 from bench.record.read import load
 from tests import runs
 from tests.multiprocess.broken import ENDLESS, ENGINES, GONE_WITHIN, bad_rank, engine, failure_of, one_line, refused
@@ -38,23 +35,12 @@ def no_linux(tmp_path):
     return {"BENCH_PROC": "/nowhere", "PYTHONPATH": str(tmp_path)}
 
 
-def stepping(out, ranks: int):
-    """A condition: every rank of the one run below ``out`` has taken a step."""
-
-    def check() -> bool:
-        folders = list(out.iterdir()) if out.is_dir() else []
-        signs = [read_status(folder, rank) for folder in folders for rank in range(ranks)]
-        return bool(signs) and all(sign is not None and sign.step > 1 for sign in signs)
-
-    return check
-
-
 @contextlib.contextmanager
 def going_on(out, name: str, **options):
     """A run that does not end by itself, once both ranks step: its process. It is ended in any case."""
     process = start_run(out, **ENGINES[name], **ENDLESS | options)
     try:
-        runs.wait_for(stepping(out, 2), "every rank steps")
+        runs.both_step(out)
         yield process
     finally:
         if process.poll() is None and not process.stdout.closed:
@@ -80,12 +66,12 @@ def test_a_rank_that_raises(name, tmp_path, forked_programs):
 
 
 @pytest.mark.parametrize("name", [engine(name) for name in ENGINES])
-def test_a_rank_that_is_killed(name, tmp_path, no_linux):
+def test_a_rank_that_is_killed(name, tmp_path, no_linux, forked_programs):
     """And nobody is left behind, the loader's workers of torchrun's ranks among them, which are asleep in a storage. By
     spawn: where the system is not Linux."""
     rank, slow = bad_rank(name), {"workers": 2, "storage_ms": 300} if name == "ddp by torchrun" else {}
-    env = no_linux if name == "ddp by spawn" else None
-    result = run(tmp_path / "out", env=env, **ENGINES[name], **slow, fault=f"kill:{rank}:2")
+    env, copies = no_linux if name == "ddp by spawn" else None, None if "ddp" in name else forked_programs
+    result = run(tmp_path / "out", env=env, copies=copies, **ENGINES[name], **slow, fault=f"kill:{rank}:2")
     assert left_behind(result.pid, within=3.0 if slow else GONE_WITHIN) == []  # alone a worker looks after five
     failure = failure_of(result)
     assert (failure["rank"], failure["kind"]) == (rank, "killed")
@@ -94,8 +80,7 @@ def test_a_rank_that_is_killed(name, tmp_path, no_linux):
 
 def test_a_rank_that_somebody_ends(tmp_path, forked_programs):
     with going_on(tmp_path, "ddp by torchrun", copies=forked_programs) as process:
-        (run_dir,) = tmp_path.iterdir()
-        psutil.Process(read_status(run_dir, 1).pid).terminate()
+        psutil.Process(runs.both_step(tmp_path)[1].pid).terminate()
         failure = failure_of(finish(process, tmp_path, timeout=150))
     assert failure["rank"] == 1 and "SIGTERM" in failure["message"]
 
@@ -159,8 +144,9 @@ if os.environ.get("RANK") == "1" and "BENCH_TREE" in os.environ:
     threading.Timer(3, leak).start()
 """
 DOCTOR = """
-input()
+import os, pathlib, sys
 from bench.cli.actions.doctor import collect_machine, memory_words
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 print(memory_words(collect_machine()["machine"]))
 """
 
@@ -185,7 +171,7 @@ def group():
     made.rmdir()
 
 
-def test_a_rank_that_the_kernel_kills_for_want_of_memory(group, tmp_path):
+def test_a_rank_that_the_kernel_kills_for_want_of_memory(group, tmp_path, forked_programs):
     """And the doctor knows the limit; a rank that somebody kills was not out of memory."""
     (tmp_path / "sitecustomize.py").write_text(LEAK)
     options = ENGINES["ddp by torchrun"] | ENDLESS
@@ -194,10 +180,7 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory(group, tmp_path):
     failure = failure_of(finish(process, tmp_path / "out", timeout=240))
     assert (failure["rank"], failure["kind"], failure["out_of_memory"]) == (1, "killed", True)
     assert "signal 9" in failure["message"] and f"limit of {LIMIT_GIB}.00 GiB" in failure["message"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", DOCTOR], cwd=ROOT, text=True, **pipes)
-    (group / "cgroup.procs").write_text(str(process.pid))
-    said, _ = process.communicate("go on\n", timeout=120)
+    said = subprocess.check_output([forked_programs.python, "-c", DOCTOR, group], cwd=ROOT, text=True, timeout=120)
     assert f" {LIMIT_GIB}.0" in said
     assert Node(Placement(range(2)), tmp_path).out_of_memory() == ""
 
@@ -238,16 +221,17 @@ def test_a_busy_port(launcher, tmp_path):
     [
         ({"device": "auto", "share_gpu": 1}, ["SHARE_GPU=1"]),
         ({"device": "cuda"}, ["DEVICE=cuda", "DEVICE=cpu"]),
-        ({"device": "auto", "precision": "tf32"}, ["PRECISION=tf32"]),
         ({"dist_url": "tcp://127.0.0.1:70000"}, ["DIST_URL=tcp://127.0.0.1:70000"]),
         ({"mode": "fsdp", "fused": 1}, ["FUSED=1"]),
-        ({"fusion_mb": 1}, ["FUSION_MB", "MODE=horovod"]),
-        ({"mode": "dp", "sync": 0}, ["INJECT=no-exchange", "MODE=ddp"]),
+        ({"model": "../../x"}, ["MODEL=../../x"]),
     ],
 )
 def test_options_that_cannot_be_had_here(options, values, tmp_path, ranks, monkeypatch):
+    """Others: tests/unit/cli/test_refusals.py. No folder is made elsewhere."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    refused(ranks.run(tmp_path, **{"mode": "ddp", "gpus": 2} | options), *values)
+    out = tmp_path / "a" / "out"
+    refused(ranks.run(out, **{"mode": "ddp", "gpus": 2} | options), *values)
+    assert {*tmp_path.rglob("*")} <= {tmp_path / "a", out}
 
 
 @pytest.mark.parametrize(
@@ -259,16 +243,9 @@ def test_a_package_is_missing(absent, mode, values, tmp_path):
     refused(run(tmp_path / "out", env=runs.without_horovod(tmp_path, absent), mode=mode), *values)
 
 
-@pytest.mark.parametrize("where", ["file/below", "/proc/nowhere"])
-def test_a_folder_that_cannot_be_written(where, tmp_path, ranks):
-    (tmp_path / "file").write_text("")
-    refused(ranks.run(tmp_path / where, mode="single"), f"OUT={tmp_path / where}")
-
-
-def test_a_models_name_makes_no_folder_elsewhere(tmp_path, ranks):
-    out = tmp_path / "a" / "out"
-    refused(ranks.run(out, mode="single", model="../../x"), "MODEL=../../x")
-    assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", out]
+def test_a_folder_that_cannot_be_written(ranks):
+    """One below a file: tests/unit/test_hostile.py."""
+    refused(ranks.run("/proc/nowhere", mode="single"), "OUT=/proc/nowhere")
 
 
 @pytest.mark.parametrize(("visible", "asked", "there"), [(None, 8, 4), ("1,3", 3, 2)])
@@ -330,9 +307,9 @@ def test_ctrl_c_before_anything_runs(tmp_path):
 
 
 @pytest.mark.parametrize("name", [engine(name, *[WIDE] * (name == "ddp by spawn")) for name in ENGINES if name != "dp"])
-def test_bench_itself_is_killed(name, tmp_path):
+def test_bench_itself_is_killed(name, tmp_path, forked_programs):
     """Nobody is there to end the ranks, so they end by themselves; also while nobody has taken note of the death."""
-    with going_on(tmp_path, name) as process:
+    with going_on(tmp_path, name, copies=forked_programs if name == "horovod" else None) as process:
         process.kill()
         left = left_behind(process.pid, within=GONE_WITHIN)
         finish(process)
@@ -355,19 +332,10 @@ def test_a_terminal_that_is_not_utf_8_on_a_system_that_is_not_linux(no_linux, tm
 
 
 def test_a_process_that_has_ended_and_was_not_waited_for_is_not_alive():
-    code = textwrap.dedent("""
-        import os
-        from bench.process import guard
-        child = os.fork()
-        if not child:
-            os._exit(0)
-        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        print(guard.alive(child), guard.alive(os.getpid()))
-        os.waitpid(child, 0)
-        print(guard.alive(child))
-    """)
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "True", "False"]
-    assert alive(1)
+    with subprocess.Popen(["true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        zombie = alive(child.pid)
+    assert (zombie, alive(child.pid), alive(os.getpid()), alive(1)) == (False, False, True, True)
 
 
 @pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])

@@ -1,5 +1,6 @@
 """The verdicts of the interactive figure "Will it hang?" against real Gloo: two ranks, each program in new groups."""
 
+import functools
 import json
 from datetime import timedelta
 
@@ -13,15 +14,12 @@ from tests.browser.scripts import evaluate, needs_javascript
 LIMIT_S = 2  # of a group: longer than two ranks are apart on a busy machine
 
 
-def all_reduce(tensor, group=1, later=False):
-    return {"op": "all_reduce", "tensor": tensor, "group": group, "later": later}
+def call(op, tensor="a", group=1, later=False):
+    return {"op": op, "tensor": tensor, "group": group, "later": later}
 
 
-def broadcast(tensor, group=1):
-    return {"op": "broadcast", "tensor": tensor, "group": group, "later": False}
-
-
-WAIT, BARRIER = ({"op": op, "tensor": "a", "group": 1, "later": False} for op in ("wait", "barrier"))
+all_reduce, broadcast = functools.partial(call, "all_reduce"), functools.partial(call, "broadcast")
+WAIT, BARRIER = call("wait"), call("barrier")
 PROGRAMS = {
     "equal": [[all_reduce("a"), BARRIER, broadcast("b")]] * 2,
     "order": [[all_reduce("a"), all_reduce("b")], [all_reduce("b"), all_reduce("a")]],

@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from bench.process.heartbeat import read_status
 from tests import runs
 from tests.multiprocess import hangs
-from tests.multiprocess.broken import ENDLESS, ENGINES, NEEDS, bad_rank, engine, failure_of, wanted
-from tests.runs import Result, finish, needs_horovod, start_run
+from tests.multiprocess.broken import ENDLESS, ENGINES, bad_rank, engine, failure_of
+from tests.runs import Result, finish, start_run
 
 WIDE = pytest.mark.wide
 # A rank is found in the same way with every launcher, and each engine's ranks are ended in test_faults.py. A rank
@@ -29,47 +28,39 @@ def hung(out, copies, name: str) -> Result:
     return finish(start_run(out, module=hangs.__name__, copies=copies, **options), out, timeout=400)
 
 
-def alone(out, _) -> Result:
-    """Rank 0 enters a collective of Horovod that the other does not. (By torchrun: in test_labs.py.) Fresh programs:
-    in a copy, Horovod's waiting is not Horovod's."""
-    options = {"mode": "horovod", "gpus": 2, "batch": 240, "epochs": 1, "mistake": "rank0-collective", "timeout": 5}
-    return finish(start_run(out, module=hangs.__name__, **options), out, timeout=400)
+def alone(out, copies, name: str) -> Result:
+    """Rank 0 enters a collective that the other does not. Horovod's are fresh programs: in a copy, its waiting is not
+    Horovod's; and it takes a core."""
+    limit, copies = (5, None) if name == "horovod" else (2 * LIMIT_S, copies)
+    options = ENGINES[name] | {"batch": 240, "epochs": 1, "mistake": "rank0-collective", "timeout": limit}
+    return finish(start_run(out, module=hangs.__name__, copies=copies, **options), out, timeout=400)
 
 
 def started(out, name: str, **options):
-    """A run of two ranks that is in its timed steps: the process, and its folder."""
+    """A run of two ranks that is in its timed steps: its process, and that of rank 1."""
     process = start_run(out, **ENGINES[name] | options, module=hangs.__name__)
-    runs.wait_for(lambda: all((beat := at(out, rank)) and beat.step > 2 for rank in (0, 1)), "both ranks step", 300)
-    (run_dir,) = out.iterdir()
-    return process, run_dir
-
-
-def at(out, rank: int):
-    """A rank's heartbeat; None before it has one."""
-    folders = list(out.iterdir()) if out.is_dir() else []
-    return read_status(folders[0], rank) if folders else None
+    return process, psutil.Process(runs.both_step(out)[1].pid)
 
 
 def stopped(out, copies, name: str) -> Result:
     """Rank 1, for good."""
-    process, run_dir = started(out, name, copies=copies, **ENDLESS, timeout=LIMIT_S)
-    psutil.Process(read_status(run_dir, 1).pid).suspend()
+    process, rank = started(out, name, copies=copies, **ENDLESS, timeout=LIMIT_S)
+    rank.suspend()
     return finish(process, out, timeout=LIMIT_S + 150)  # the stacks, and the end of the processes
 
 
-def stopped_for_a_while(out, copies) -> Result:
+def stopped_for_a_while(out, copies, name: str) -> Result:
     """Rank 1, and continued."""
-    process, run_dir = started(out, "horovod", copies=copies, steps=20, storage_ms=30)
-    rank = psutil.Process(read_status(run_dir, 1).pid)
+    process, rank = started(out, name, copies=copies, steps=20, storage_ms=30)
     rank.suspend()
     time.sleep(AWAY_S)
     rank.resume()
     return finish(process, out)
 
 
-def stopped_launcher(out, copies) -> Result:
+def stopped_launcher(out, _, name: str) -> Result:
     """`bench` is stopped and continued, and then its launcher is stopped for good: fresh processes, both of them."""
-    process, _ = started(out, "ddp by torchrun", steps=60, storage_ms=30, timeout=LIMIT_S)
+    process, _ = started(out, name, steps=60, storage_ms=30, timeout=LIMIT_S)
     (launcher,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGSTOP)
     time.sleep(AWAY_S)
@@ -80,29 +71,27 @@ def stopped_launcher(out, copies) -> Result:
 
 @pytest.fixture(scope="module")
 def result(request, tmp_path_factory, forked_programs):
-    """``result(function, …)``: what it returned. They all begin at once, for most of the time they wait."""
-    asked = {
-        **{f"{test_a_rank_that_hangs.__name__}[{name}]": (hung, name) for name in ENGINES},
-        **{f"{test_a_rank_that_is_stopped.__name__}[{name}]": (stopped, name) for name in ENGINES},
-        test_a_collective_that_rank_0_enters_alone.__name__: (alone,),
-        test_a_rank_that_is_continued_in_time.__name__: (stopped_for_a_while,),
-        test_bench_and_then_its_launcher_are_stopped.__name__: (stopped_launcher,),
-    }
-    missing = {name for name, mark in NEEDS.items() if mark.args[0]}
-    calls = [call for test, call in asked.items() if test in wanted(request) and not missing & {*call[1:]}]
-    if "horovod" in missing:
-        calls = [call for call in calls if call[0] not in (alone, stopped_for_a_while)]
+    """``result(call)``: what a call of this file's tests returned. They all begin at once, for most of the time they
+    wait."""
+    items = [item for item in request.session.items if item.path == request.path]
+    items = [item for item in items if not any(mark.args[0] for mark in item.iter_markers("skipif"))]
+    calls = {item.callspec.params["call"] for item in items}
     with ThreadPoolExecutor(max(1, len(calls))) as pool:
-        begun = {
-            call: pool.submit(call[0], tmp_path_factory.mktemp("hang"), forked_programs, *call[1:]) for call in calls
-        }
-        yield lambda *call: begun[call].result()
+        folders = {call: tmp_path_factory.mktemp("hang") for call in calls}
+        begun = {call: pool.submit(call[0], folders[call], forked_programs, *call[1:]) for call in calls}
+        yield lambda call: begun[call].result()
 
 
-@pytest.mark.parametrize("name", HANGING)
-def test_a_rank_that_hangs(name, result):
-    found = result(hung, name)
-    rank, failure = bad_rank(name), failure_of(found)
+def of_engines(function, *engines):
+    """A test of what ``function`` returns of each engine."""
+    given = [pytest.param((function, *each.values), id=each.id, marks=each.marks) for each in engines]
+    return pytest.mark.parametrize("call", given)
+
+
+@of_engines(hung, *HANGING)
+def test_a_rank_that_hangs(call, result):
+    found = result(call)
+    rank, failure = bad_rank(call[1]), failure_of(found)
     assert (failure["rank"], failure["kind"]) == (rank, "hung")
     assert f"rank {rank}: step 3 of 3" in found.last_error_line and "TIMEOUT" in found.last_error_line
     assert "inject_fault" in failure["traceback"]  # where it hangs, from the rank's own stacks
@@ -114,37 +103,39 @@ def test_a_rank_that_hangs(name, result):
     assert all(other["collective"] is not False for other in failure["where"][:rank])  # they wait for it
 
 
-@needs_horovod
-def test_a_collective_that_rank_0_enters_alone(result):
-    found = result(alone)
-    failure = found.loaded.failure
-    assert found.code == 1 and failure["kind"] == "hung" and found.loaded.hung
+@of_engines(alone, engine("ddp by torchrun"), engine("horovod"))
+def test_a_collective_that_rank_0_enters_alone(call, result):
+    found = result(call)
+    failure, limit = found.loaded.failure, found.loaded.config.timeout
+    assert found.code == 1 and failure["kind"] == "hung" and found.loaded.hung and failure["after_s"] > limit
+    assert f"{limit:g} s" in found.last_error_line and "TIMEOUT" in found.last_error_line
+    assert "INJECT=rank0-collective" in " ".join(found.stdout.split())
     assert runs.left_behind(found.pid, within=30) == []
     waits = [(place["file"], place["line"]) for place in failure["where"] if place["collective"]]
     assert len(set(waits)) == 2  # both ranks wait, each in its own collective
     assert all(f"{file}:{line}" in failure["message"] for file, line in waits)
 
 
-@pytest.mark.parametrize("name", [engine("ddp by torchrun"), engine("horovod", WIDE)])
-def test_a_rank_that_is_stopped(name, result):
+@of_engines(stopped, engine("ddp by torchrun"), engine("horovod", WIDE))
+def test_a_rank_that_is_stopped(call, result):
     """Horovod's are stopped in the test after this one."""
-    failure = failure_of(result(stopped, name))
+    failure = failure_of(result(call))
     assert (failure["rank"], failure["kind"]) == (1, "hung")
     assert failure["message"].startswith("rank 1 ") and "SIGSTOP" in failure["message"]
     assert f"no progress for {LIMIT_S} s" in failure["message"] and failure["after_s"] > LIMIT_S - 1
 
 
-@needs_horovod
-def test_a_rank_that_is_continued_in_time(result):
+@of_engines(stopped_for_a_while, engine("horovod"))
+def test_a_rank_that_is_continued_in_time(call, result):
     """The run ends well, and every message contains what was measured: one long step, and a mean that it moved."""
-    found = result(stopped_for_a_while)
-    assert found.code == 0, found.stderr
+    found = result(call).ok()
     assert all(max(sample.step_time_s) > AWAY_S - 0.5 for sample in found.loaded.samples)
     assert "uneven" in found.stdout
 
 
-def test_bench_and_then_its_launcher_are_stopped(result):
+@of_engines(stopped_launcher, engine("ddp by torchrun"))
+def test_bench_and_then_its_launcher_are_stopped(call, result):
     """While `bench` is stopped the ranks continue, and it finds them when it is continued.
     A launcher that stays stopped when its ranks are done is a separate hang, and does not stay."""
-    failure = failure_of(result(stopped_launcher))
+    failure = failure_of(result(call))
     assert (failure["rank"], failure["kind"]) == (None, "hung") and "launcher" in failure["message"]

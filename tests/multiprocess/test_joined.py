@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from bench.launch.ports import free_port
-from bench.process.heartbeat import every_status
 from tests import runs
 from tests.multiprocess.broken import ENDLESS
 from tests.multiprocess.test_data_kinds import images
@@ -39,12 +38,7 @@ def files(folder: Path) -> set[str]:
 
 def ended_by(process: subprocess.Popen, number: int, out: Path) -> Result:
     """What a launcher leaves that is sent a signal when both its ranks train; they are gone."""
-
-    def train() -> bool:
-        beats = [beat for folder in out.glob("*") for beat in every_status(folder).values()]
-        return len(beats) == 2 and all(beat.step > 1 for beat in beats)
-
-    runs.wait_for(train, "every rank steps")
+    runs.both_step(out)
     ranks = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     result = finish(process, out, timeout=WITHIN)
@@ -105,8 +99,7 @@ def test_two_machines_without_a_shared_file_system(tmp_path, bucket, copied_pyth
 def test_horovodrun(tmp_path, copied_python):
     _, module, *arguments = words(tmp_path, mode="horovod", cycle_time_ms=5, profile=1)
     command = ["--gloo", "-np", "2", "-H", "localhost:2", "--disable-cache", sys.executable, "-m", module, *arguments]
-    result = finish(runs.start(*command, module="horovod.runner.launch"), tmp_path)
-    assert result.code == 0, result.stderr
+    result = finish(runs.start(*command, module="horovod.runner.launch"), tmp_path).ok()
     record = result.loaded
     assert (record.config.mode, record.world_size, record.num_devices) == ("horovod", 2, 2)
     assert not record.several_machines and record.environment["variables"]["HOROVOD_CYCLE_TIME"] == "5.0"

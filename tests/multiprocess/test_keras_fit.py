@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.runs import ENGINE_PREFIXES, PATIENT, ROOT, needs_horovod
+from tests.runs import ROOT, environment, needs_horovod
 
 ABSENT = [name for name in ("keras", "tensorboard") if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)}")
@@ -58,9 +57,9 @@ def trained(folder, *launcher) -> list[dict]:
     folder.mkdir()
     (script := folder / "train.py").write_text(SCRIPT)
     shutil.copy(ROOT / "tutorials" / "scripts" / "keras_fit.py", folder)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith((*ENGINE_PREFIXES, "KERAS"))}
+    env = {name: value for name, value in environment().items() if not name.startswith("KERAS")}
     words = [sys.executable, *(["-m", *launcher] if launcher else []), script, folder]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=240, env=clean | PATIENT)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=240, env=env)
     assert done.returncode == 0, done.stderr
     assert (folder / "last.keras").is_file()
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]

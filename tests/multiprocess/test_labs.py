@@ -1,34 +1,17 @@
 """Every known mistake made once in a real run, beside a right run: its primary metric moves as stated.
 
-Their ranks are forked (ranks.py): a small network, three steps an epoch.
+Their ranks are forked (ranks.py): a small network, three steps an epoch. The one that ends in a hang: test_hangs.py.
 """
 
 import pytest
 
 from bench.mistakes import MISTAKES, find
 from bench.record.view import Record
-from tests.multiprocess import hangs
-from tests.multiprocess.broken import GONE_WITHIN
-from tests.runs import finish, left_behind, needs_horovod, start_run
+from tests.runs import needs_horovod
 
 RIGHT = {"data": "digits", "batch": 240, "epochs": 2, "lr": 0.002, "lr_batch": 48, "augment": 1, "watch": 1,
          "timeout": 60, "threads": 2, "gpus": 2}  # fmt: skip
 OF_HOROVOD = ("gradient-sum", "many-writers", "unsynced-init")
-ALONE_TIMEOUT = 60  # longer than any phase of the run takes on a busy machine; it is waited for while the others run
-
-
-@pytest.fixture(scope="module", autouse=True)
-def alone(tmp_path_factory, forked_programs):
-    """A run whose rank 0 enters a collective alone, started with the module and looked at by its last test."""
-    out = tmp_path_factory.mktemp("alone")
-    options = {"mode": "ddp", "gpus": 2, "batch": 240, "epochs": 1, "timeout": ALONE_TIMEOUT}
-    options |= {"mistake": "rank0-collective"}
-    process = start_run(out, module=hangs.__name__, copies=forked_programs, **options)
-    yield out, process
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    process.stderr.close()
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +22,7 @@ def trained(tmp_path_factory, ranks):
     def get(mode: str, name: str) -> Record:
         if (mode, name) not in done:
             options = options_of(name, lambda: get(mode, "right").folder)
-            result = ranks.run(tmp_path_factory.mktemp(mode), **RIGHT | options, mode=mode)
-            assert result.code == 0, result.stderr
+            result = ranks.run(tmp_path_factory.mktemp(mode), **RIGHT | options, mode=mode).ok()
             done[mode, name] = result.loaded
         return done[mode, name]
 
@@ -105,15 +87,3 @@ def test_what_mistakes_leave_in_their_records(trained):
     names = ("strict-false", "right", "right strict-false")
     start = {name: trained("ddp", name).samples[0].initial_weights_sha256 for name in names}
     assert start["strict-false"] == start["right"] != start["right strict-false"]
-
-
-def test_a_collective_that_rank_0_enters_alone_is_ended_and_named(alone):
-    out, process = alone
-    result = finish(process, out)
-    assert result.code == 1 and "INJECT=rank0-collective" in " ".join(result.stdout.split()), result.stderr
-    assert f"{ALONE_TIMEOUT} s" in result.last_error_line and "TIMEOUT" in result.last_error_line
-    failure = result.loaded.failure
-    assert result.loaded.hung and failure["after_s"] > ALONE_TIMEOUT
-    places = [(place["file"], place["line"]) for place in failure["where"] if place["collective"]]
-    assert len(set(places)) == 2  # both ranks wait, each in its own collective
-    assert left_behind(result.pid, within=GONE_WITHIN) == []

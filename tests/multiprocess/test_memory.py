@@ -22,8 +22,7 @@ def named(row: dict):
 
 @pytest.mark.parametrize("row", [named(row) for row in ROWS[:8]])
 def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
-    result = ranks.run(tmp_path, **ALIKE | row)
-    assert result.code == 0, result.stderr
+    result = ranks.run(tmp_path, **ALIKE | row).ok()
     pairs = compared(result.loaded)
     assert len(pairs) == (1 if row["mode"] in ("single", "dp") else 2)
     for predicted, measured in pairs:
@@ -47,8 +46,7 @@ SEARCHED = {"mode": "ddp", "gpus": 2, "batch": "max"}
 
 def test_the_largest_batch_is_tried_and_then_run_as_if_given(forked_programs, tmp_path):
     """As many images as the data have fit."""
-    result = runs.run(tmp_path, copies=forked_programs, **SEARCHED, memory_gib=2)
-    assert result.code == 0, result.stderr
+    result = runs.run(tmp_path, copies=forked_programs, **SEARCHED, memory_gib=2).ok()
     record, most = result.loaded, 1437 // 2
     assert record.config.per_device_batch == most and f"BATCH={most}" in record.data["command"]
     (tried,) = record.data["batch_search"]

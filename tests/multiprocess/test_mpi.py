@@ -4,7 +4,6 @@ They run where Horovod has MPI. What LAUNCHER=mpirun does with ranks that raise,
 the other engines, and that it computes the same update, too: broken.py, test_modes.py.
 """
 
-import os
 import re
 import signal
 import subprocess
@@ -25,9 +24,8 @@ MPIRUN += ["--mca", "odls_base_sigkill_timeout", "5"]  # a busy machine needs mo
 
 def start(ranks: int, *program: str) -> subprocess.Popen:
     """Start ``python *program`` on ranks of mpirun."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(runs.ENGINE_PREFIXES)}
     return subprocess.Popen(
-        [*MPIRUN, "-np", str(ranks), sys.executable, *map(str, program)], cwd=runs.ROOT, env=clean | runs.PATIENT,
+        [*MPIRUN, "-np", str(ranks), sys.executable, *map(str, program)], cwd=runs.ROOT, env=runs.environment(),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -42,21 +40,18 @@ def test_one_step_of_horovods_adasum_is_the_formulas(ranks):
 
 def test_a_training_with_adasum(tmp_path):
     """Replicas stay equal, and the record shows what was done. Watched: it is not a mean, and nothing is wrong."""
-    result = run(tmp_path, mode="horovod", gpus=2, adasum=1, watch=1, momentum=0.9, accumulate=2)
-    assert result.code == 0, result.stderr
+    result = run(tmp_path, mode="horovod", gpus=2, adasum=1, watch=1, momentum=0.9, accumulate=2).ok()
     record = result.loaded
     assert record.config.launcher == "mpirun" and record.config.adasum
     assert {part.facts["gradient"] for part in record.samples} == {"Adasum"}
     assert len({part.final_weights_sha256 for part in record.samples}) == 1
     assert record.data["observed"]["gradient"]["kind"] == "Adasum"
     assert record.environment["variables"]["OMPI_MCA_btl"] == "^openib"
-    found = runs.bench("mistake", "check", tmp_path)
-    assert found.code == 0, found.stdout
+    runs.bench("mistake", "check", tmp_path).ok()
 
 
 def test_verify_shows_adasum_and_does_not_judge_it():
-    result = runs.bench("verify", "--gpus=2", "--model=resnet18", "--image-size=8", timeout=400)
-    assert result.code == 0, result.stdout + result.stderr
+    result = runs.bench("verify", "--gpus=2", "--model=resnet18", "--image-size=8", timeout=400).ok()
     (row,) = (line for line in result.stdout.splitlines() if line.strip().startswith("single – horovod, Adasum"))
     assert float(row.split()[4]) > 1e-5 and row.split()[-3:] == ["yes"] * 3, row
 
@@ -66,8 +61,7 @@ def joined(out, **options) -> list[str]:
 
 
 def test_joined(tmp_path):
-    result = finish(start(2, "-m", *joined(tmp_path, adasum=1, cycle_time_ms=5)), tmp_path)
-    assert result.code == 0, result.stderr
+    result = finish(start(2, "-m", *joined(tmp_path, adasum=1, cycle_time_ms=5)), tmp_path).ok()
     record = result.loaded
     assert (record.config.mode, record.world_size, record.num_devices) == ("horovod", 2, 2)
     assert not record.several_machines and record.environment["variables"]["HOROVOD_CYCLE_TIME"] == "5.0"

@@ -5,7 +5,6 @@ import time
 import psutil
 
 from bench import __main__ as cli
-from bench.process.heartbeat import read_status
 from bench.record.read import find_records
 from bench.tasks.network import record as network_record
 from bench.tasks.network import result
@@ -21,8 +20,7 @@ LIMIT_S = 15
 @needs_horovod
 def test_gloo_and_horovod_between_two_processes(tmp_path, capsys, copied_python):
     words = ("--sizes=4KiB,64KiB", "--repeats=6", "--max-minutes=30", "--timeout=200", "--device=cpu")
-    done = runs.bench("network", "--gpus=2", *words, "--out", tmp_path, env={"BENCH_NETWORK": LABEL}, out=tmp_path)
-    assert done.code == 0, done.stderr
+    done = runs.bench("network", "--gpus=2", *words, "--out", tmp_path, env={"BENCH_NETWORK": LABEL}, out=tmp_path).ok()
     records, refused = network_record.find(tmp_path)
     assert refused == [] and [record.backend for record in records] == ["gloo", "horovod"]
     assert find_records(tmp_path, needed=False) == ([], [])  # no table of runs, no pool, sees them
@@ -47,12 +45,7 @@ def test_a_rank_that_is_stopped_is_named_and_nothing_is_left(tmp_path, forked_pr
     words = ("--backends=gloo", "--sizes=4KiB,64KiB", "--repeats=1000", f"--timeout={LIMIT_S}", "--device=cpu")
     words = ("network", "--gpus=2", *words, "--out", tmp_path)
     process = start(*words, module=hangs.__name__, copies=forked_programs)
-
-    def beats() -> list:
-        return [read_status(folder, rank) for folder in tmp_path.glob("network-*/*/") for rank in (0, 1)]
-
-    runs.wait_for(lambda: beats() and all(beat and beat.step > 2 for beat in beats()), "both ranks send", 300)
-    psutil.Process(beats()[1].pid).suspend()
+    psutil.Process(runs.both_step(tmp_path, "network-*/*/")[1].pid).suspend()
     since = time.monotonic()
     done = finish(process, tmp_path, timeout=200)
     assert done.code == 1 and time.monotonic() - since > LIMIT_S - 1

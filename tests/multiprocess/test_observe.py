@@ -18,8 +18,7 @@ def observed(tmp_path_factory, ranks):
     """A function: the result of a run with WATCH=1 and what was observed."""
 
     def run(**options):
-        result = ranks.run(tmp_path_factory.mktemp("run"), **TRAINING | options)
-        assert result.code == 0, result.stderr
+        result = ranks.run(tmp_path_factory.mktemp("run"), **TRAINING | options).ok()
         return result, result.loaded.observed
 
     return run

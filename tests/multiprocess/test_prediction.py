@@ -33,8 +33,7 @@ def trained(tmp_path_factory, ranks):
                 picture(place / "data" / part / name / f"{i}.png", colour, 10 * i + number)
     options = SMALL | {"mode": "ddp", "gpus": 2, "epochs": 1, "workers": 0, "batch": 6}
     options |= {"data": f"imagefolder:{place}/data", "data_dir": place / "cache", "image_size": 16, "warmup": 1}
-    result = ranks.run(place / "runs", **options)
-    assert result.code == 0, result.stderr
+    result = ranks.run(place / "runs", **options).ok()
     for number, (name, colour) in enumerate(COLOURS.items()):
         for i in range(4):
             picture(place / "new" / ("deep/er" if i == 1 else "") / f"{name}{i}.png", colour, 1000 + 10 * i + number)
@@ -51,8 +50,7 @@ def predicted(ranks, place, run_dir, to, **options) -> list[dict]:
     """The rows of the table."""
     words = [f"--{name}={value}" for name, value in options.items()]
     words += [MODEL, "--device=cpu", "--workers=0", "--batch=4", f"--out={to}", "--timeout=200"]
-    done = ranks.bench("infer", place / "new", f"--resume={run_dir}", *words)
-    assert done.code == 0, done.stderr
+    done = ranks.bench("infer", place / "new", f"--resume={run_dir}", *words).ok()
     assert "17 images" in done.stdout and f": {', '.join(UNREADABLE)}" in done.stdout
     assert [path.name for path in to.parent.iterdir()] == [to.name]  # the run's folder is gone
     with to.open() as file:
@@ -121,7 +119,6 @@ def test_the_table_as_parquet(ranks, trained, tmp_path):
     pytest.importorskip("pyarrow")
     place, run_dir = trained
     words = (MODEL, "--device=cpu", "--workers=1", f"--out={tmp_path}/t.parquet")
-    done = ranks.bench("infer", place / "new", f"--resume={run_dir}", *words)
-    assert done.code == 0, done.stderr
+    ranks.bench("infer", place / "new", f"--resume={run_dir}", *words).ok()
     table = pd.read_parquet(tmp_path / "t.parquet")
     assert len(table) == 17 and table["probability"].notna().sum() == 13 and table["error"].notna().sum() == 4

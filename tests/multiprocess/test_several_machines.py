@@ -17,7 +17,7 @@ from bench.process.heartbeat import every_status
 from bench.record.read import find_records
 from bench.training.checkpoint import read
 from tests import runs
-from tests.cluster import bench, cluster, on, start  # noqa: F401 (a fixture)
+from tests.cluster import bench, on, start
 from tests.multiprocess import hangs
 from tests.multiprocess.broken import ENDLESS
 
@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize("mode", ["ddp", pytest.param("horovod", marks=[ru
 
 
 @pytest.fixture
-def scene(cluster, tmp_path):  # noqa: F811
+def scene(cluster, tmp_path):
     """Plays a scene of this file in a fresh cluster: ``scene("node_killed", mode="ddp")``; what it tells as JSON."""
     return lambda name, **given: told(begun(tmp_path, name, **given), tmp_path)
 
@@ -42,8 +42,7 @@ def begun(folder: Path, name: str, **given) -> subprocess.Popen:
 
 def told(process: subprocess.Popen, folder: Path) -> dict:
     """What a scene tells at its end."""
-    result = runs.finish(process, timeout=500)
-    assert result.code == 0, result.stderr
+    result = runs.finish(process, timeout=500).ok()
     story = json.loads(result.stdout.strip().splitlines()[-1])
     assert not story["left"], story
     (run_dir,) = (folder / "out").iterdir()
@@ -52,7 +51,7 @@ def told(process: subprocess.Popen, folder: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def waiting(cluster, tmp_path_factory, forked_programs):  # noqa: F811
+def waiting(cluster, tmp_path_factory, forked_programs):
     """``waiting(name)``: what a scene of WAITING tells. They begin with the module, for most of the time they wait."""
     with ThreadPoolExecutor(len(WAITING)) as pool, pytest.MonkeyPatch.context() as patch:
         ends = {}
@@ -85,12 +84,11 @@ def is_of_two_machines(record: dict, folder: Path) -> None:
     assert found == {"rank0.log", "rank1.log", "launcher.log", "launcher1.log", "record.json"}
 
 
-def test_compare_over_two_machines_leaves_out_what_one_process_cannot_have(cluster, tmp_path, copied_python):  # noqa: F811
+def test_compare_over_two_machines_leaves_out_what_one_process_cannot_have(cluster, tmp_path, copied_python):
     """As a person runs it, without Horovod, of which the run above tells."""
     size = {name: value for name, value in runs.SMALL.items() if name != "baselines"}
     words = runs.flags(**size | {"rounds": 1, "modes": "single,dp,ddp"})
-    result = cluster(bench("compare", *words, f"--out={tmp_path}"), timeout=400)
-    assert result.code == 0, result.stderr
+    result = cluster(bench("compare", *words, f"--out={tmp_path}"), timeout=400).ok()
     assert "parity certificate: fair" in result.stdout
     records = {record.program: record for record in find_records(tmp_path)[0]}
     assert set(records) == {"single", "ddp"} and len(records["single"].data["nodes"]) == 1
@@ -158,7 +156,7 @@ def test_elastic_goes_on_when_a_machine_is_lost(scene, mode, comes_back, tmp_pat
     assert {"rank0.before1.log", "rank1.before1.log", "rank0.log"} <= {path.name for path in told["folder"].iterdir()}
 
 
-def test_an_interface_that_does_not_lead_to_the_other_machine(cluster, tmp_path, copied_python):  # noqa: F811
+def test_an_interface_that_does_not_lead_to_the_other_machine(cluster, tmp_path, copied_python):
     result = cluster(bench("run", *runs.flags(**runs.SMALL | {"iface": "lo"}), f"--out={tmp_path}"))
     assert result.code == 1
     assert all(word in result.last_error_line for word in ("host node1 (rank 0)", "node2 at 127.0.0.1", "IFACE"))
@@ -167,11 +165,10 @@ def test_an_interface_that_does_not_lead_to_the_other_machine(cluster, tmp_path,
 
 
 @pytest.mark.wide
-def test_scaling_over_machines_and_the_devices_of_the_first(cluster, tmp_path):  # noqa: F811
+def test_scaling_over_machines_and_the_devices_of_the_first(cluster, tmp_path):
     size = {name: value for name, value in runs.SMALL.items() if name not in ("baselines", "batch")}
     words = runs.flags(**size | {"rounds": 1, "batch": 4, "max_gpus": 4})
-    result = cluster(bench("compare", "scaling", *words, f"--out={tmp_path}"), per_node=2, timeout=1200)
-    assert result.code == 0, result.stderr
+    cluster(bench("compare", "scaling", *words, f"--out={tmp_path}"), per_node=2, timeout=1200).ok()
     nodes = {record.program: len(record.data["nodes"]) for record in find_records(tmp_path)[0]}
     assert (nodes["ddp 1"], nodes["ddp 2"], nodes["ddp 4"]) == (1, 1, 2)
 

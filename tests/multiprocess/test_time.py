@@ -26,9 +26,7 @@ torch.manual_seed(0)
 x = torch.randn(64, 8)
 data = TensorDataset(x, (x.sum(1) > 0).long())
 """
-LOADERS = (
-    HEAD
-    + """
+LOADERS = """
 class Halves(DataLoader):
     def __iter__(self):
         for inputs, targets in super().__iter__():
@@ -76,10 +74,7 @@ for kind, workers in ((Halves, 0), (Wraps, 0), (Endless, 0), (Endless, 1), (Data
             optimizer.step()
     print("weights", kind.__name__, workers, *(p.double().sum().item() for p in model.parameters()))
 """
-)
-COMPILED = (
-    HEAD
-    + """
+COMPILED = """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -110,10 +105,7 @@ if dist.get_rank() == 0:
     print("weights", *(p.double().sum().item() for p in model.parameters()), torch.rand(1).item())
     print("graphs", dict(counters["stats"]), sum(counters["graph_break"].values()))
 """
-)
-HOROVOD = (
-    HEAD
-    + """
+HOROVOD = """
 import horovod.torch as hvd
 from bench.observe import Watch
 hvd.init()
@@ -136,10 +128,7 @@ for epoch in range(3):
         optimizer.step()
 watch.report()
 """
-)
-PHASES = (
-    HEAD
-    + """
+PHASES = """
 def train(model, optimizer, steps):
     for _ in range(steps):
         optimizer.zero_grad()
@@ -158,10 +147,7 @@ train(model, optimizer, 10)
 model = nn.Linear(8, 2)
 train(model, torch.optim.Adam(model.parameters()), 7)
 """
-)
-NO_LOADER = (
-    HEAD
-    + """
+NO_LOADER = """
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
 model = DDP(nn.Linear(8, 2))
@@ -178,11 +164,8 @@ for step in itertools.count():
     optimizer.step()
     optimizer.zero_grad()
 """
-)
 # Two models and optimizers. Every rank writes the same files, and every epoch seeds its augmentation equally.
-GAN = (
-    HEAD
-    + """
+GAN = """
 os.chdir(os.path.dirname(__file__))
 dist.init_process_group("gloo")
 with open("words.txt", "w") as file:
@@ -212,15 +195,14 @@ for epoch in range(3):
         BCE(d(fake), ones).backward()
         of_g.step()
 """
-)
 
 
-def timed(folder, text: str, *launcher, words=(), options=()) -> tuple[runs.Result, ForeignRecord | None]:
+def timed(folder, text: str, *launcher, words=(), options=(), code=0) -> tuple[runs.Result, ForeignRecord | None]:
     """What ``bench time`` said of a script, and its record."""
-    (script := folder / "train.py").write_text(text)
+    (script := folder / "train.py").write_text(HEAD + text)
     done = runs.bench("time", "--out", folder / "out", "--warmup=3", *options, "--", *launcher, script, *words)
     found, refused = find(folder / "out")
-    assert refused == []
+    assert (done.code, refused) == (code, []), done.stderr
     assert not [why for record in found for why in record["unheard"].values() if "probe failed" in why]
     return done, (found[0] if found else None)
 
@@ -237,10 +219,10 @@ WIDE = [pytest.param(order, marks=pytest.mark.wide) for order in ("inner", "step
 
 
 @pytest.mark.parametrize("order", ["outer", *WIDE])
-def test_a_compiled_script_under_torchrun_is_timed_with_no_line_of_ours_and_computes_the_same(order, tmp_path):
+def test_a_compiled_script_with_no_line_of_ours_computes_the_same(order, tmp_path, forked_programs):
     """24 steps of two ranks in three epochs: 3 of warm-up, and two intervals between epochs."""
     done, record = timed(tmp_path, COMPILED, *TORCHRUN, words=(order,))
-    assert done.code == 0 and done.stdout.splitlines()[-1] == f"record: {record.folder}/foreign.json", done.stderr
+    assert done.stdout.splitlines()[-1] == f"record: {record.folder}/foreign.json"
     assert record.name == "train.py" and record["engine"] == "DistributedDataParallel"
     assert record.world_size == 2 and record.global_batch == 8 and record.topology["batch_from"] == "Watch"
     assert [part["steps_taken"] for part in record["samples"]] == [24, 24] and record.step_time["n"] == 24 - 3 - 2
@@ -249,15 +231,17 @@ def test_a_compiled_script_under_torchrun_is_timed_with_no_line_of_ours_and_comp
     assert record.observed["passes"]["steps"] > 10 and record.observed["passes"]["unsynced"] == 0
     assert str(tmp_path) not in json.dumps(record.data)  # it says nothing of where it lay
     assert not [line for line in done.stderr.splitlines() if "bench" in line]  # no warning about a line of ours
-    plain = runs.finish(runs.start(*TORCHRUN[3:], tmp_path / "train.py", order, module=TORCHRUN[2]))
+    words = (*TORCHRUN[3:], tmp_path / "train.py", order)
+    plain = runs.finish(runs.start(*words, module=TORCHRUN[2], copies=forked_programs))
     kept = "weights " if order == "step" else ""  # a compiled step's hooks are another number of graph breaks
     found = [[line for line in computed(each.stdout) if line.startswith(kept)] for each in (done, plain)]
     assert len(found[0]) == 2 - bool(kept) and found[0] == found[1]
 
 
-def test_loaders_that_call_their_base_class_give_the_same_batches(tmp_path):
+def test_loaders_that_call_their_base_class_give_the_same_batches(tmp_path, request):
     done, record = timed(tmp_path, LOADERS, sys.executable)
-    assert done.code == 0 and record.step_time["n"] > 20, done.stderr
+    assert record.step_time["n"] > 20
+    request.getfixturevalue("copied_python")
     plain = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, timeout=200)
     assert len(computed(plain.stdout)) == 5 and computed(done.stdout) == computed(plain.stdout)
 
@@ -266,8 +250,7 @@ def test_loaders_that_call_their_base_class_give_the_same_batches(tmp_path):
 @pytest.mark.parametrize("order", ["before", pytest.param("after", marks=pytest.mark.wide)])
 def test_a_script_under_horovodrun_that_watches_itself(order, tmp_path):
     """The step by which Horovod makes an optimizer's state is not one of the 24."""
-    done, record = timed(tmp_path, HOROVOD, *HOROVODRUN, words=(order,))
-    assert done.code == 0, done.stderr
+    _, record = timed(tmp_path, HOROVOD, *HOROVODRUN, words=(order,))
     assert record["engine"] == "Horovod" and record.world_size == 2 and record.global_batch == 8
     assert record.observed["world_size"] == 2 and record.findings == []
     assert [part["steps_taken"] for part in record["samples"]] == [24, 24] and record.step_time["n"] == 24 - 3 - 2
@@ -275,9 +258,7 @@ def test_a_script_under_horovodrun_that_watches_itself(order, tmp_path):
 
 def test_of_several_optimizers_those_count_that_train_the_same_parameters(tmp_path):
     """10 steps of a head, 10 of the whole model, of which the first is another phase's, and 7 of another model."""
-    options = ("--batch=64", "--label=phases", "--watch=0")
-    done, record = timed(tmp_path, PHASES, sys.executable, options=options)
-    assert done.code == 0, done.stderr
+    done, record = timed(tmp_path, PHASES, sys.executable, options=("--batch=64", "--label=phases", "--watch=0"))
     assert record.name == "phases" and record.global_batch == 64 and not record.observed
     (part,) = record["samples"]
     assert part["steps_taken"] == 10 + 9 and part["other_steps"] == 1 + 7
@@ -287,23 +268,22 @@ def test_of_several_optimizers_those_count_that_train_the_same_parameters(tmp_pa
 def test_steps_end_a_script_that_would_go_on_for_ever_and_all_is_looked_for_but_the_data(tmp_path):
     """Rank 0 evaluates every tenth step: these are not steps, and both ranks end after 20."""
     done, record = timed(tmp_path, NO_LOADER, *TORCHRUN, options=("--steps=20",))
-    assert done.code == 0 and left_behind(done.pid) == [], done.stderr
+    assert left_behind(done.pid) == []
     assert names(record) == [] and "drift" not in record["unheard"] and "no-reshuffle" in record["unheard"]
     assert [part["steps_taken"] for part in record["samples"]] == [23, 23]
     assert record.step_time["n"] == 18 and [len(part["between_s"]) for part in record["samples"]] == [2, 0]
 
 
 def test_all_models_and_files_are_looked_at(tmp_path):
-    done, record = timed(tmp_path, GAN, *TORCHRUN)
-    assert done.code == 0, done.stderr
+    _, record = timed(tmp_path, GAN, *TORCHRUN)
     assert sorted(names(record)) == ["many-writers", "no-reshuffle", "same-augmentation"]
     assert not {"drift", "no-exchange"} & set(record["unheard"])
     assert sum(len(ranks) == 2 for ranks in record.observed["writers"].values()) == 2
 
 
 def test_a_rank_that_fails_is_named_and_not_waited_for(tmp_path):
-    done, record = timed(tmp_path, GAN, *TORCHRUN, words=("broken",), options=("--limit=100",))
-    assert done.code == 1 and record is None
+    done, record = timed(tmp_path, GAN, *TORCHRUN, words=("broken",), options=("--limit=100",), code=1)
+    assert record is None
     assert re.search(r"rank 1 \(OSError: the image is truncated, after 1 epochs?, 8 steps\)", done.last_error_line)
 
 

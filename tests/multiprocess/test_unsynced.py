@@ -17,8 +17,7 @@ APART = ("ddp unsynced", "ddp unsynced own buffers", "horovod unsynced")
 def suite(tmp_path_factory, ranks):
     """One seed of all programs, six steps each: what was said, the suite's folder, and program -> record."""
     out = tmp_path_factory.mktemp("unsynced")
-    result = ranks.bench("mistake", "unsynced-init", *flags(**SIZE, batch=120, seeds=1, seed=3), "--out", out, out=out)
-    assert result.code == 0, result.stderr
+    result = ranks.bench("mistake", "unsynced-init", *flags(**SIZE, batch=120, seeds=1, seed=3, out=out)).ok()
     (folder,) = out.iterdir()
     records, refused = find_records(folder)
     assert not refused
@@ -76,8 +75,7 @@ def test_three_replicas_come_together_as_the_theory_says(tmp_path, ranks):
     """With decay, without momentum and without batch norm: nothing to estimate again."""
     recipe = {"gpus": 3, "batch": 80, "init_sync": 0, "replicas": 1, "norm": "group", "checkpoint": 0, "seed": 4}
     recipe |= {"lr": 0.1, "weight_decay": 0.5, "momentum": 0, "lr_warmup_steps": 3}
-    result = ranks.run(tmp_path, **SIZE | recipe, mode="ddp")
-    assert result.code == 0, result.stderr
+    result = ranks.run(tmp_path, **SIZE | recipe, mode="ddp").ok()
     seen = replicas(result.loaded)
     expected = replica_distance_factors(seen["lr"][1:], "sgd", 0.5, 0.0, False)
     assert len(set(seen["lr"])) > 3 and expected[-1] < 0.85  # a warm-up, and a decay that is seen
