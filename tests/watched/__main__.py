@@ -24,7 +24,6 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="what the scripts wrote stays in this folder")
-    parser.add_argument("--verbose", action="store_true", help="print what was written by those not as expected")
     arguments = parser.parse_args()
     began = time.monotonic()
     chosen = scripts(arguments.names)
@@ -36,7 +35,7 @@ def main() -> int:
     for row in run_all(chosen, arguments.keep):
         rows.append(row)
         print_line(row.cells(), widths)
-        if arguments.verbose and not row.good:
+        if not row.good:
             print("    | " + "\n    | ".join(row.text.splitlines()), flush=True)
     print()
     print("\n".join(counts(rows)))
