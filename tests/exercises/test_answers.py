@@ -11,6 +11,7 @@ from bench.course import chapters
 from bench.course.exercises import nbgrading, release, text
 from bench.process import tree
 from tests.exercises import judge
+from tests.exercises.conftest import copied_chapters
 from tests.forked_programs import start
 from tests.runs import ROOT
 
@@ -24,7 +25,8 @@ SLIP = re.compile(r"\b(NameError|SyntaxError|IndentationError|UnboundLocalError|
 @pytest.fixture(scope="module")
 def copies():
     """The students' copies of all sets by name, made at once."""
-    return nbgrading.make_release([text.read(path) for path in PATHS]).releases
+    with copied_chapters():
+        return nbgrading.make_release([text.read(path) for path in PATHS]).releases
 
 
 def test_every_chapter_has_a_set():
