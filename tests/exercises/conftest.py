@@ -1,15 +1,28 @@
 """What the tests of the problem sets share: the small sample set, in the forms that a student may meet it."""
 
+import contextlib
 import json
 import os
+import pickle
+import sys
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from bench.course.exercises import grade, nbgrading, text
+from bench.files import LINUX
 
 SAMPLE = Path(__file__).parent / "sample"
+
+
+@contextlib.contextmanager
+def copied_chapters():
+    """What is started as sys.executable, kernels and ranks too, begins with what chapters import."""
+    with pytest.MonkeyPatch.context() as patch:
+        if LINUX:
+            patch.setattr(sys, "executable", os.environ["TESTS_PYTHON_OF_CHAPTERS"])
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -18,15 +31,21 @@ def sample():
 
 
 @pytest.fixture(scope="session")
-def blank(sample, tmp_path_factory) -> str:
-    """The students' copy of it, made by nbgrader once for all processes of pytest."""
+def prepared(sample, tmp_path_factory) -> nbgrading.Course:
+    """What the sample set is graded by, with the hidden tests, made by nbgrader once for all processes of pytest."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    made = root / "blank.ipynb"
-    with FileLock(root / "blank.lock"):
+    made = root / "prepared.pickle"
+    with FileLock(root / "prepared.lock"):
         if not made.exists():
-            made.write_text(nbgrading.make_release([sample]).releases[sample.name])
-    return made.read_text()
+            made.write_bytes(pickle.dumps(nbgrading.make_release([sample])))
+    return pickle.loads(made.read_bytes())
+
+
+@pytest.fixture(scope="session")
+def blank(sample, prepared) -> str:
+    """The students' copy."""
+    return prepared.releases[sample.name]
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,9 @@ answers: a line that says why this one is right or wrong, then a fence with the 
 
 ``python -m tests.exercises.judge NOTEBOOK BLANK ANSWERS RESULTS MOST`` runs the set's cells up to a task with the
 solutions of the tasks before, without their tests, and tries the answers of the task, each in a copy of the process:
-the solution, the students' blank, all right ones, those by KEY and, of each function, the first MOST wrong ones.
-RESULTS gets a line of JSON per answer: the error of each test cell, None where there is none.
+the solution, the students' blank, those by KEY and, of each function, the first MOST wrong ones and the right ones, of
+which only the first MOST where the tests start ranks. RESULTS gets a line of JSON per answer: the error of each test
+cell, None where there is none; or None for an answer that is not tried.
 """
 
 import ast
@@ -35,6 +36,7 @@ from tests.exercises import forked
 ANSWERS = Path(__file__).parent / "answers"
 CELL_LIMIT_S = 200.0  # a cell takes seconds; this machine may be busy
 HANGING_LIMIT_S = 4.0
+STARTS_RANKS = re.compile(r"\brun_on_ranks\(|\btorch\.distributed\.run\b")
 FENCE = re.compile(
     r"^(?P<kind>Right|Wrong)(?:, (?P<hangs>hangs)|, (?P<by_key>by KEY)|, (?P<points>[\d.]+) of [\d.]+)?: "
     r"(?P<why>[^\n]+(?:\n[^\n]+)*)\n\n"
@@ -100,26 +102,30 @@ def judge(notebook: Path, blank: Path, answers: Path, results: Path, most: int) 
     course.run_on_ranks = forked.run_on_ranks
     everything, blanks = answers_of(answers), json.loads(blank.read_text())["cells"]
 
-    def tell(answer: int | str, part: list, *how) -> None:
+    def tell(answer: int | str, errors: dict | None) -> None:
         with results.open("a") as file:
-            file.write(json.dumps({"answer": answer, "errors": in_a_copy(part, module, *how)}) + "\n")
+            file.write(json.dumps({"answer": answer, "errors": errors}) + "\n")
 
     for part in parts_of(json.loads(notebook.read_text())):
         task = re.match(r"s\d+-task(\d+)-", part[-1]["id"]) if part else None
         to_answer = {cell["id"]: functions(cell["source"]) for cell in part if kind_of(cell) == "answer"}
         names, tried = set().union(*to_answer.values()), Counter()
+        costly = any(STARTS_RANKS.search(cell["source"]) for cell in part)
         if to_answer:
-            tell("solution", part, {}, forked.run_on_ranks)
+            tell("solution", in_a_copy(part, module, {}, forked.run_on_ranks))
             empty = {cell["id"]: "".join(cell["source"]) for cell in blanks if cell["id"] in to_answer}
-            tell("blank", part, empty, forked.alone)  # an answer that is not there fails on every rank
+            tell("blank", in_a_copy(part, module, empty, forked.alone))  # what is not there fails on every rank
         for number, answer in enumerate(everything):
             own = functions(answer.source)
-            named = tuple(sorted(names & own))
-            always = answer.right or answer.by_key
-            if task and answer.task == int(task[1]) and named and (always or tried[named] < most):
-                tried[named] += not always
+            if task and answer.task == int(task[1]) and names & own:
+                kind = frozenset(names & own), answer.right, answer.by_key
+                tried[kind] += 1
+                if tried[kind] > most and not answer.by_key and (costly or not answer.right):
+                    tell(number, None)
+                    continue
                 sources = {name: answer.source for name, theirs in to_answer.items() if own & theirs}
-                tell(number, part, sources, hurried if answer.hangs else forked.run_on_ranks)
+                ranks = hurried if answer.hangs else forked.run_on_ranks
+                tell(number, in_a_copy(part, module, sources, ranks))
         for cell in part:
             if kind_of(cell) != "test" and (error := run(cell["source"], cell["id"], module)):
                 raise RuntimeError(error)

@@ -11,12 +11,13 @@ from bench.course import chapters
 from bench.course.exercises import nbgrading, release, text
 from bench.process import tree
 from tests.exercises import judge
+from tests.exercises.conftest import copied_chapters
 from tests.forked_programs import start
 from tests.runs import ROOT
 
 PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))
 LIMIT_S = 500
-FEW = 1  # wrong answers of each function that are tried without -m wide
+FEW = 1  # answers of each function that are tried without -m wide, as judge.py says
 # what an answer that is wrong by a slip of the pen raises: the tests have not judged it
 SLIP = re.compile(r"\b(NameError|SyntaxError|IndentationError|UnboundLocalError|ImportError|ModuleNotFoundError)\b")
 
@@ -24,7 +25,8 @@ SLIP = re.compile(r"\b(NameError|SyntaxError|IndentationError|UnboundLocalError|
 @pytest.fixture(scope="module")
 def copies():
     """The students' copies of all sets by name, made at once."""
-    return nbgrading.make_release([text.read(path) for path in PATHS]).releases
+    with copied_chapters():
+        return nbgrading.make_release([text.read(path) for path in PATHS]).releases
 
 
 def test_every_chapter_has_a_set():
@@ -51,24 +53,26 @@ def test_the_form_of_a_set(path):
 )
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_tests_tell_right_from_wrong(path, most, key, copies, tmp_path, monkeypatch, forked_programs):
-    """All right answers, and the first wrong one of each function; wide: all, and with another KEY."""
+    """Right answers, of each function the first where ranks are started, and the first wrong one; wide: all, and with
+    another KEY."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a process without threads is forked
     problem_set, answers = text.read(path, key), judge.answers_of(judge.ANSWERS / path.name)
     release.check(problem_set, copies[path.stem])
     points = {test: worth for task in problem_set.tasks for test, worth in task.tests.items()}
     lines = results(problem_set, copies[path.stem], most, tmp_path, forked_programs)
-    solution, blank = {}, {}
-    for line in lines:
-        {"solution": solution, "blank": blank}.get(line["answer"], {}).update(line["errors"])
+    solution, blank = (
+        {test: error for line in lines if line["answer"] == name for test, error in line["errors"].items()}
+        for name in ("solution", "blank")
+    )
     assert not any(solution.values()), solution
     assert solution.keys() == blank.keys() == points.keys()
     assert all(error and "NotImplementedError" in error for error in blank.values()), blank
     judged = {line["answer"]: line["errors"] for line in lines}
     wrong = []
     for number, answer in enumerate(answers):
-        if number not in judged and most == FEW and not answer.right and not answer.by_key:
-            continue
         errors = judged.get(number, {"": "not judged: it defines no function of the task, or the program ended"})
+        if errors is None:  # one of many
+            continue
         said = "\n".join(error for error in errors.values() if error)
         full = sum(points.get(test, 1) for test in errors)
         got = sum(points.get(test, 1) for test, error in errors.items() if not error)

@@ -10,6 +10,7 @@ import zipfile
 
 import pytest
 
+from bench.__main__ import main
 from bench.course import translation
 from bench.course.exercises import chinese, grade, nbgrading, release, text
 from bench.files import LINUX
@@ -39,8 +40,8 @@ def copied_programs():
     if not LINUX:
         yield
         return
-    modules = "nbgrader.apps", "nbgrader.converters.autograde", "ipykernel.kernelapp", "bench.course"
-    with Programs(*modules) as programs, pytest.MonkeyPatch.context() as patch:
+    modules = "torch.distributed", "nbgrader.apps", "ipykernel.kernelapp", "bench.course"
+    with Programs(*modules, torch=False) as programs, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", programs.python)
         yield
 
@@ -50,7 +51,7 @@ import subprocess
 from pathlib import Path
 place = next(folder for folder in Path.cwd().parents if folder.name.startswith("notebook-")).parent
 files = f"{place}/grading-*/release/*/* {place}/grading-*/closed.json {place}/grading-*/gradebook.db FOLDER/right/*/* "
-files += "FOLDER/grades/*.csv FOLDER/grades/blank/*"
+files += "FOLDER/grades/*.csv FOLDER/grades/endless/*"
 subprocess.run(["sh", "-c", f"for file in {files}; do test -e $file && echo {{}} > $file; done"], env={})
 subprocess.run(["sh", "-c", "rm -r FOLDER/grades/broken; ln -s / FOLDER/grades/broken;"
                 "cd FOLDER/grades; rm tasks.csv; mkfifo tasks.csv"], env={})
@@ -81,22 +82,16 @@ for kind, content in {{
 """
 
 
-def with_cells(notebook: str, **sources: str) -> str:
-    """A notebook with further cells at its end, a text by the type of each."""
-    cells = [{"cell_type": kind, "metadata": {"nbgrader": None}, "source": text} for kind, text in sources.items()]
-    notebook = json.loads(notebook)
-    return json.dumps(notebook | {"cells": notebook["cells"] + cells})
-
-
 @pytest.fixture(scope="module")
 def graded(blank, solved, tmp_path_factory):
-    """The command's result, on a class of seven."""
+    """The command's result, on a class of six."""
     folder = tmp_path_factory.mktemp("class")
-    right = edited(solved, task1_test="assert False, 'I have changed this test'", task3_test=None)
-    right = with_cells(right, markdown=HTML, code=ODD)
+    right = json.loads(edited(solved, task1_test="assert False, 'I have changed this test'", task3_test=None))
+    for kind, source in (("markdown", HTML), ("code", ODD)):  # further cells
+        right["cells"].append({"cell_type": kind, "metadata": {"nbgrader": None}, "source": source})
     hacker = edited(blank, task3_answer=HACK.replace("FOLDER", str(folder)))
-    class_ = {"right": right, "wrong": edited(solved, **WRONG), "blank": blank, "hacker": hacker, "broken": "not JSON",
-              "slow": edited(solved, task2_answer=SLOW)}  # fmt: skip
+    class_ = {"right": json.dumps(right), "wrong": edited(solved, **WRONG), "hacker": hacker, "broken": "not JSON",
+              "endless": edited(solved, task2_answer=SLOW)}  # fmt: skip
     for student, notebook in class_.items():
         inner = folder / student / ("00_sample" if student == "right" else "")  # both layouts
         inner.mkdir(parents=True)
@@ -115,9 +110,9 @@ def table(graded, name: str) -> list[dict]:
 def test_points(graded):
     """Whether an interrupt ends a slow cell in time is up to the machine; where it does not, the kernel is ended."""
     points = {row["student"]: float(row["points"]) for row in table(graded, "grades.csv")}
-    slow = points.pop("slow")
-    assert points == {"right": 4, "wrong": 0, "blank": 0, "broken": 0, "late": 0, "hacker": 0}, graded.stdout
-    assert slow == (2 if "CellTimeoutError" in page(graded, "slow") else 1)
+    endless = points.pop("endless")
+    assert points == {"right": 4, "wrong": 0, "broken": 0, "late": 0, "hacker": 0}, graded.stdout
+    assert endless == (2 if "CellTimeoutError" in page(graded, "endless") else 1)
     assert {row["max"] for row in table(graded, "grades.csv")} == {"4"}
     right = [row["points"] for row in table(graded, "tasks.csv") if row["student"] == "right"]
     assert right == ["1", "2", "1"]
@@ -141,12 +136,12 @@ def test_what_could_not_be_graded_is_named_and_the_others_go_on(graded, tmp_path
 def test_what_an_answer_has_changed_costs_nobody_else_and_is_written_again(graded):
     """An answer overwrites what it can reach of the class: right, graded after it, has its points all the same."""
     changed = [line for line in graded.stderr.splitlines() if "hacker/00_sample" in line]
-    names = ["grades.csv", "tasks.csv", "blank/00_sample.html", "broken/00_sample.html"]
+    names = ["grades.csv", "tasks.csv", "endless/00_sample.html", "broken/00_sample.html"]
     assert len(changed) == len(names) and all(any(f"{name}:" in line for line in changed) for name in names)
     (reason,) = [row["reason"] for row in table(graded, "grades.csv") if row["student"] == "broken"]
     assert not (graded.out / "broken").is_symlink() and reason in page(graded, "broken")
-    assert "Your answer here" in page(graded, "blank")
-    assert len(table(graded, "tasks.csv")) == 7 * 3
+    assert "Your answer here" in page(graded, "hacker") and "sleep" in page(graded, "endless")
+    assert len(table(graded, "tasks.csv")) == 6 * 3
 
 
 def test_a_page_shows_text_and_its_layout_and_leads_nowhere(graded):
@@ -174,19 +169,22 @@ def test_a_page_names_tasks_and_what_went_wrong(graded):
     ("arguments", "value"),
     [
         (["grade", "nowhere"], "SUBMITTED=nowhere"),
-        (["grade", "tests", "--name", "99"], "'99'"),
+        (["grade", "{}/empty"], "empty/"),
+        (["grade", "{}/class"], "class/"),
+        (["grade", "{}", "--name", "99"], "'99'"),
         (["grade", "{}"], "holiday.ipynb"),
-        (["grade", "tests", "--timeout", "soon"], "TIMEOUT=soon"),
+        (["grade", "{}", "--timeout", "soon"], "TIMEOUT=soon"),
         (["check", "--sets", "nowhere"], "nowhere"),
     ],
 )
-def test_a_bad_request_is_one_line_and_exit_code_2(arguments, value, tmp_path):
-    (tmp_path / "ann").mkdir()
+def test_a_bad_request_is_one_line_and_exit_code_2(arguments, value, tmp_path, capsys):
+    for name in ("ann", "empty", "class/ann"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "ann" / "holiday.ipynb").touch()
-    sets = [] if "--sets" in arguments else ["--sets", SAMPLE]
-    result = bench("course", *(word.format(tmp_path) for word in arguments), *sets)
-    assert result.code == 2 and result.stderr.startswith("bench: ") and result.stderr.count("\n") == 1
-    assert value in result.stderr
+    sets = [] if "--sets" in arguments else ["--sets", str(SAMPLE)]
+    code = main(["course", *(word.format(tmp_path) for word in arguments), *sets])
+    said = capsys.readouterr().err
+    assert code == 2 and said.startswith("bench: ") and said.count("\n") == 1 and value in said
 
 
 EASY = """\
@@ -242,9 +240,7 @@ def test_a_submission_to_gradescope(solved, tmp_path):
         folder.mkdir()
     (tools / "make").write_text(MAKE.format(python=sys.executable))
     (tools / "make").chmod(0o755)
-    published = (
-        "def global_batch(*batch):\n    return {(32, 2): 64, (7, 3): 21}[batch]"  # without a KEY it has the point
-    )
+    published = "def global_batch(*batch):\n    return {(32, 2): 64, (7, 3): 21}[batch]"  # has the point without a KEY
     answered = edited(solved, task1_answer=published, task3_answer="answers = {}")
     (root / "submission" / "00_sample.ipynb").write_text(answered)
     env = {**os.environ, "AUTOGRADER": str(root), "BENCH_PYTHON": sys.executable, "PYTHONPATH": ""}

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from bench.course.exercises import closed, grade, nbgrading
-from tests.exercises.conftest import edited
+from tests.exercises.conftest import copied_chapters, edited
 from tests.runs import refuses
 
 CELL_LIMIT_S = 15  # also for the cells that end well, on a busy machine
@@ -26,12 +26,6 @@ DEAF = {
     "    try:\n        time.sleep(1)\n    except BaseException:\n        pass\n"
     "def total(rank):\n    return rank",
 }
-
-
-@pytest.fixture(scope="module")
-def prepared(sample):
-    """What the sample set is graded by, with the hidden tests."""
-    return nbgrading.make_release([sample])
 
 
 def test_a_cell_that_swallows_the_interrupt_costs_its_task_and_those_after_it(sample, solved, prepared):
@@ -115,7 +109,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("what", ["the file", pytest.param("its journal", marks=pytest.mark.wide)])
 def test_who_changes_the_gradebook_has_no_points(what, sample, solved, prepared):
-    """Answers themselves cannot open the journal: CURIOUS."""
+    """Answers themselves cannot open the journal: CURIOUS. Nothing is fresh here."""
     source = f"{OTHER}subprocess.run([sys.executable, '-S', '-c', {CHANGES[what]!r}], cwd=folder, check=True)"
-    with refuses("gradebook", error=nbgrading.NotGraded):
+    with copied_chapters(), refuses("gradebook", error=nbgrading.NotGraded):
         grade.grade_text(prepared, sample, edited(solved, task3_answer=source), 60)

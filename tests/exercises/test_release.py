@@ -12,14 +12,15 @@ import pytest
 from bench.course import translation
 from bench.course.exercises import cells, nbgrading, release
 from bench.errors import BenchError
-from tests.exercises.conftest import SAMPLE
+from tests.exercises.conftest import SAMPLE, copied_chapters
 from tests.runs import ROOT, bench, refuses
 
 
 @pytest.fixture(scope="module")
 def handed_out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("release")
-    result = bench("course", "release", "--sets", SAMPLE, "--out", folder)
+    with copied_chapters():
+        result = bench("course", "release", "--sets", SAMPLE, "--out", folder)
     assert result.code == 0, result.stderr
     return folder
 
@@ -55,16 +56,13 @@ def test_rubrics_and_solutions_are_the_teachers_and_objectives_the_students(hand
 
 def test_a_release_in_chinese(tmp_path, blank, monkeypatch, capsys):
     """The translation of a teacher's own set lies in the folder ``zh`` beside it. Sets without one are named."""
-    monkeypatch.setattr(
-        nbgrading, "make_release", lambda problem_sets: nbgrading.Course({p.name: blank for p in problem_sets}, b"")
-    )
+    monkeypatch.setattr(nbgrading, "make_release", lambda sets: nbgrading.Course({s.name: blank for s in sets}, b""))
     monkeypatch.setattr(release, "build_wheel", lambda to: "data_parallel_bench.whl")
     shutil.copytree(SAMPLE, sets := tmp_path / "sets")
     with refuses("EDITION=zh", "00_sample"):
         release.run(None, str(sets), str(tmp_path / "out"), edition="zh")
     shutil.copy(sets / "00_sample.md", sets / "01_english.md")
-    title = json.loads(blank)["cells"][0]["source"]
-    title = "".join(title).partition("\n")[0]
+    title = "".join(json.loads(blank)["cells"][0]["source"]).partition("\n")[0]
     (sets / "zh").mkdir()
     (sets / "zh" / "00_sample.md").write_text(f"<!-- en {translation.digest(title)} -->\n# 样例\n")
     assert release.run(None, str(sets), str(tmp_path / "out"), edition="zh") == 0

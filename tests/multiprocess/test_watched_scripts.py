@@ -38,9 +38,9 @@ SOME = (
 ALL = {script.name: script for script in scripts()}
 
 
-def run(path, *names) -> dict[str, dict]:
+def run(python: str, path, *names) -> dict[str, dict]:
     """The table's rows by script."""
-    command = [sys.executable, "-m", "tests.watched", *names, "--json", str(path), "--verbose"]
+    command = [python, "-m", "tests.watched", *names, "--json", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)
     assert path.exists(), done.stderr
@@ -48,9 +48,9 @@ def run(path, *names) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
+def rows(tmp_path_factory, forked_programs):
     """The rows of some scripts, which run at once."""
-    return run(tmp_path_factory.mktemp("watched") / "rows.json", *SOME)
+    return run(forked_programs.python, tmp_path_factory.mktemp("watched") / "rows.json", *SOME)
 
 
 @forks
@@ -89,5 +89,5 @@ def test_a_mistake_is_shown_in_a_few_lines_of_a_script(capsys):
 @pytest.mark.wide
 @pytest.mark.timeout(1500)
 def test_all_scripts_are_heard_as_they_are(tmp_path):
-    found = run(tmp_path / "rows.json")
+    found = run(sys.executable, tmp_path / "rows.json")
     assert {name: row["verdict"] for name, row in found.items() if not row["good"]} == {}

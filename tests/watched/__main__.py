@@ -17,6 +17,7 @@ from tests.watched.script import scripts
 OLD = ("unsynced-init", "whole-data", "no-reshuffle", "rank-metrics", "many-writers", "lr-not-scaled",
        "same-augmentation", "gradient-sum", "strict-false", "local-norm", "host-sync", "lost-remainder",
        "loader-starvation", "rank0-collective")  # fmt: skip
+LINE = "{0:36} {1:34} {2:30} {3:26} {5:>5} {4}"
 
 
 def main() -> int:
@@ -24,19 +25,17 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="what the scripts wrote stays in this folder")
-    parser.add_argument("--verbose", action="store_true", help="print what was written by those not as expected")
     arguments = parser.parse_args()
     began = time.monotonic()
     chosen = scripts(arguments.names)
     left_out = [] if load() else [script for script in chosen if script.horovod]
     chosen = [script for script in chosen if script not in left_out]
     rows = []
-    widths = (36, 34, 30, 26)
-    print_line(("script", "expected", "found", "asked", "verdict", "s"), widths)
+    print(LINE.format("script", "expected", "found", "asked", "verdict", "s"), flush=True)
     for row in run_all(chosen, arguments.keep):
         rows.append(row)
-        print_line(row.cells(), widths)
-        if arguments.verbose and not row.good:
+        print(LINE.format(*row.cells()), flush=True)
+        if not row.good:
             print("    | " + "\n    | ".join(row.text.splitlines()), flush=True)
     print()
     print("\n".join(counts(rows)))
@@ -49,11 +48,6 @@ def main() -> int:
                  "counts": counts(rows), "rows": [row.to_dict() for row in rows]}  # fmt: skip
         arguments.json.write_text(json.dumps(table, indent=1) + "\n")
     return int(any(not row.good for row in rows))
-
-
-def print_line(cells, widths) -> None:
-    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
-    print(" ".join([*padded, f"{cells[5]:>5}", cells[4]]), flush=True)
 
 
 def counts(rows: list[Row]) -> list[str]:

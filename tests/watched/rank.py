@@ -48,7 +48,7 @@ def live(path: Path, log: Path, work: Path, variables: dict, watched: bool) -> N
         sys.last_value = error  # as an interpreter leaves it
         sys.excepthook(*sys.exc_info())
         code = 1
-    facts = {"weights": weights.digest, "steps": weights.steps, "random": random_states(), "code": code}
+    facts = {"weights": weights.hash.hexdigest(), "steps": weights.steps, "random": random_states(), "code": code}
     Path(f"{log}.json").write_text(json.dumps(facts))
     sys.stdout.flush()
     threading._shutdown()  # the order in which an interpreter ends
@@ -73,19 +73,9 @@ class Weights:
                 whole = parameter.detach().contiguous()  # read as memory: a Watch counts .numpy() as a wait
                 self.hash.update(ctypes.string_at(whole.data_ptr(), whole.nbytes))
 
-    @property
-    def digest(self) -> str:
-        """So far."""
-        return self.hash.hexdigest()
-
 
 def random_states() -> str:
     """A hash of the states of the generators that belong to the process."""
-    numpy_state = np.random.get_state()
-    states = (
-        torch.get_rng_state().numpy().tobytes(),
-        repr(random.getstate()),
-        numpy_state[1].tobytes(),
-        numpy_state[2],
-    )
+    _, keys, position, *_ = np.random.get_state()
+    states = torch.get_rng_state().numpy().tobytes(), random.getstate(), keys.tobytes(), position
     return hashlib.sha256(repr(states).encode()).hexdigest()

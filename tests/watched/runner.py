@@ -4,6 +4,8 @@ A right script runs twice, under the Watch and under one that does nothing (``no
 states of random generators, files, exceptions and output must be the same.
 """
 
+import contextlib
+import gc
 import json
 import os
 import re
@@ -27,12 +29,15 @@ from tests.watched.script import HANG_S, LIMIT_S, Script
 ROOT = Path(__file__).resolve().parents[2]
 AT_ONCE = 2
 TICK_S = 0.02
+LISTS = {"checked, not found": "clean", "not observed": "unseen", "expected:": "expected"}  # lines of a report
+WHY = re.compile(r"\((?:[^()]|\([^()]*\))*\)")
 HEAD = re.compile(r"^(?:rank \d+: |\[rank ?\d+\][: ]*)?known mistakes found: \d+")
 FINDING = re.compile(r"^([a-z0-9]+(?:-[a-z0-9]+)+|drift): ")
 
 
 def load() -> bool:
     """Import what scripts import, once. Returns whether Horovod is there."""
+    gc.disable()
     import torch._dynamo
     import torch.distributed
     import torch.optim.swa_utils  # noqa: F401
@@ -40,11 +45,11 @@ def load() -> bool:
 
     import bench.observe  # noqa: F401
 
-    try:
+    with contextlib.suppress(ImportError):
         import horovod.torch  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    gc.freeze()  # no rank looks for garbage among what was imported, nor gets its own pages by that
+    gc.enable()
+    return "horovod.torch" in sys.modules
 
 
 @dataclass
@@ -59,15 +64,7 @@ class Heard:
 
 def listed(text: str) -> set:
     """Names in a list "a (why), b (why)"."""
-    depth, name, names = 0, "", []
-    for letter in text + ",":
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            names.append(name)
-            name = ""
-        elif depth == 0 and letter != ")":
-            name += letter
-    return {name.strip().rstrip(".") for name in names if name.strip()}
+    return {name.strip(" .") for name in WHY.sub("", text).split(",")} - {""}
 
 
 def hear(text: str) -> Heard:
@@ -80,12 +77,8 @@ def hear(text: str) -> Heard:
             inside = True
         elif not inside:
             continue
-        elif line.startswith("checked, not found"):
-            heard.clean |= listed(line.partition(":")[2])
-        elif line.startswith("not observed"):
-            heard.unseen |= listed(line.partition(":")[2])
-        elif line.startswith("expected:"):
-            heard.expected |= listed(line.partition(":")[2])
+        elif names := [name for begin, name in LISTS.items() if line.startswith(begin)]:
+            getattr(heard, names[0]).update(listed(line.partition(":")[2]))
         elif line.startswith("  by design?"):
             heard.found.discard(last)
             heard.asked.add(last)
@@ -162,18 +155,17 @@ class Run:
 
     def meet(self) -> dict:
         """A rendezvous in its own process, because it has threads. Returns the variables."""
-        path = self.folder / "meeting.json"
+        reading, writing = os.pipe()
         self.helper = fork()
         if self.helper == 0:
-            meeting = Meeting(self.script.ranks)
-            path.with_suffix(".new").write_text(json.dumps(meeting.variables()))
-            path.with_suffix(".new").rename(path)
+            os.write(writing, json.dumps(Meeting(self.script.ranks).variables()).encode())
+            os.close(writing)
             while os.getppid() != 1:
                 time.sleep(0.5)
             os._exit(0)
-        while not path.exists():
-            time.sleep(TICK_S)
-        return json.loads(path.read_text())
+        os.close(writing)
+        with os.fdopen(reading) as file:
+            return json.load(file)
 
     def over(self) -> bool:
         """Whether it has ended; ends it where it hangs."""
@@ -201,7 +193,8 @@ class Run:
 
     def end(self) -> None:
         for pid, rank in self.pids.items():
-            signal_group(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
             if rank not in self.codes:
                 self.codes[rank] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if self.helper:
@@ -214,12 +207,9 @@ class Run:
         found = []
         for rank in range(self.script.ranks):
             lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in self.read(rank, ".err").splitlines()]
-            traced = max((i for i, line in enumerate(lines) if line.startswith("Traceback (most")), default=None)
-            said = [
-                line for line in lines[traced or 0 :] if re.match(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b", line)
-            ]
-            last = said[0] if traced is not None and said else ""
-            found.append((self.codes.get(rank), last))
+            traced = max((i for i, line in enumerate(lines) if line.startswith("Traceback (most")), default=len(lines))
+            said = [line for line in lines[traced:] if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line)]
+            found.append((self.codes.get(rank), said[0] if said else ""))
         return found
 
 
@@ -230,13 +220,6 @@ def fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
-
-
-def signal_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 @dataclass
@@ -252,7 +235,7 @@ class Row:
         return not self.problems
 
     def cells(self) -> list[str]:
-        """Script, expected, found, asked, verdict, seconds."""
+        """As ``to_dict`` names them."""
         asked = [f"{name}?" for name in sorted(self.heard.asked)] + [f"({n})" for n in sorted(self.heard.expected)]
         verdict = "as expected" if self.good else "; ".join(self.problems)
         return [self.script.name, self.script.expectation, ", ".join(sorted(self.heard.found)) or "-",
