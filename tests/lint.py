@@ -20,7 +20,12 @@ from bench.mistakes import FILES
 from bench.studies.registry import FOLDERS
 
 BENCH = PROJECT / "bench"
-SOURCES = {path.relative_to(PROJECT).as_posix(): path for path in sorted(BENCH.rglob("*.py"))}
+# A folder without __init__.py is not a package: its scripts are data.
+SOURCES = {
+    path.relative_to(PROJECT).as_posix(): path
+    for path in sorted(BENCH.rglob("*.py"))
+    if (path.parent / "__init__.py").exists()
+}
 
 # The files that may test which mode it is, and why. Elsewhere ask the mode's own file or bench/config/modes.py.
 MAY_TEST_THE_MODE = {
@@ -104,7 +109,8 @@ def check_source_hash() -> Iterator[str]:
     """``source_hash`` covers every module that ranks and launchers import."""
     covered = {module_of(path.relative_to(PROJECT).as_posix()) for path in source_files()}
     due = {"bench.worker", "bench.foreign.rank", *(task.module for task in TASKS.values())}
-    due |= {module_of(name) for name in SOURCES if name.split("/")[1] in ("launch", "modes", "workload", "mistakes")}
+    due |= {module_of(name) for name in SOURCES if name.split("/")[1] in ("launch", "modes", "workload")}
+    due |= {f"bench.mistakes.{name}" for name in FILES}
     graph, reached = grimp.build_graph("bench", cache_dir=None), set()
     while new := due - reached:
         reached |= new

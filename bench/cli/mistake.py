@@ -2,7 +2,6 @@
 
 from bench.cli.base import RECORDS, Command, action, study_command
 from bench.errors import ExitCode, UserError
-from bench.files import PROJECT
 from bench.mistakes import DETECTED, MISTAKES, scripts
 from bench.studies.registry import STUDIES
 
@@ -21,9 +20,8 @@ def show(args) -> int:
     mistake = DETECTED[args.name]
     print(f"{mistake.name}: {mistake.title}\n")
     print(f"consequence: {mistake.consequence}\n\nremedy: {mistake.remedy}")
-    case = scripts.read(PROJECT / "tests" / "watched", mistake.case).get(mistake.case)  # None without a clone
-    if case:
-        print(f"\nexample: {case.about}\ndiff against the right script ({case.base} in tests/watched):\n")
+    if case := scripts.read(mistake.case).get(mistake.case):
+        print(f"\nexample: {case.about}\ndiff against the right script ({case.base} in bench/mistakes/scripts):\n")
         print("\n".join(case.difference()))
     if mistake.lab:
         print(f"\ndemo: bench mistake demo {mistake.name}")

@@ -25,7 +25,7 @@ from bench.measure.cgroup import CGROUP, groups, memory_limit, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Modules that no rank imports: studies, reports, the course.
-NO_RANKS = ("__main__.py", "cli", "course", "proof", "report", "studies")
+NO_RANKS = ("__main__.py", "cli", "course", "mistakes/scripts", "proof", "report", "studies")
 
 PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", "psutil", "nvidia-ml-py")
 OF_MODELS = ("keras", "timm")  # recorded if a model needs them, so if they are loaded

@@ -1,6 +1,6 @@
 """Training scripts of every style under a Watch: right ones are left as they are, and what is wrong is found.
 
-Some of the scripts of tests/watched; the others with ``-m wide``, or by ``python -m tests.watched``.
+Some of the scripts of bench/mistakes/scripts; the others with ``-m wide``, or by ``python -m tests.watched``.
 """
 
 import importlib.util
@@ -17,7 +17,6 @@ from bench.files import LINUX
 from bench.mistakes import DETECTED
 from bench.mistakes.scripts import SHORT, change, read
 from tests.runs import ROOT
-from tests.watched.script import HERE as WATCHED
 from tests.watched.script import scripts
 
 forks = pytest.mark.skipif(not LINUX, reason="the scripts' ranks are forked")
@@ -75,7 +74,7 @@ def test_a_difference_names_a_line_that_occurs_once(text, line):
 
 
 def test_a_mistake_is_shown_in_a_few_lines_of_a_script(capsys):
-    cases = read(WATCHED)
+    cases = read()
     for name, mistake in DETECTED.items():
         case = cases[mistake.case]
         assert {name} & set(", ".join(case.expectation.values()).split(", ")), "the script makes another mistake"

@@ -1,4 +1,4 @@
-"""The scripts in ``cases/`` (bench/mistakes/scripts.py says how they are written), and what a Watch must make of each.
+"""The scripts of `bench.mistakes.scripts`, and what a Watch must make of each.
 
 FINDS whole-data       found, and nothing else
 ASKS no-reshuffle      asked: by design?
@@ -16,11 +16,9 @@ RANKS 1                processes that are started; 2 without it
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.mistakes import scripts as cases
 
-HERE = Path(__file__).parent
 LIMIT_S = 150  # for one script
 HANG_S = 90  # in which the report of a hang must have come
 KINDS = ("right", "wrong")
@@ -89,6 +87,6 @@ def script_of(case: cases.Case) -> Script:
 
 def scripts(names=()) -> list[Script]:
     """All of them, or those whose name has one of these in it."""
-    found = [script_of(case) for name, case in sorted(cases.read(HERE).items()) if name.startswith(KINDS)]
+    found = [script_of(case) for name, case in sorted(cases.read().items()) if name.startswith(KINDS)]
     exact = {script.name for script in found} & set(names)
     return [s for s in found if not names or s.name in exact or any(n in s.name for n in {*names} - exact)]

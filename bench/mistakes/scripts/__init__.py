@@ -1,8 +1,9 @@
-"""Training scripts that differ from another script in a few lines (see tests/watched).
+"""Training scripts, each a whole program or another script with a difference of a few lines. tests/watched runs them.
 
-FOLDER/skeletons contains complete scripts, FOLDER/cases files of cases. A case is a line ``=== NAME < BASE:
-EXPECTATION``, a line that describes it, lines that begin with SAYS or CANNOT, and its difference from BASE: another
-case, or a skeleton. Without ``< BASE`` it is the skeleton with the file's name. Each line of a difference begins with
+``skeletons`` contains complete scripts, as a user could have written them, and ``cases`` files of cases. A case is a
+line ``=== NAME < BASE: EXPECTATION`` (its words: tests/watched/script.py), a line that describes it, lines that begin
+with SAYS or CANNOT, and its difference from BASE: another case, or a skeleton. Without ``< BASE`` it is the skeleton
+with the file's name. Each line of a difference begins with
 
     -  remove the line
     ~  replace the line that has the same beginning, up to = or ( or the word for, return, …
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+HERE = Path(__file__).parent
 HEAD = re.compile(r"=== (?P<name>\S+?)(?: < (?P<base>\S+?))?(?:: (?P<expectation>.+))?")
 SHORT = 15  # lines of a difference
 LAST_IMPORT = "from bench.observe import Watch"
@@ -49,8 +51,8 @@ class Case:
         return lines
 
 
-def read(folder: Path, only: str = "") -> dict[str, Case]:
-    """All cases by name, or one with its bases; empty without the folder.
+def read(only: str = "", folder: Path = HERE) -> dict[str, Case]:
+    """All cases by name, or one with its bases.
 
     Raises ValueError for a line that does not occur exactly once, FileNotFoundError for a base that does not exist.
     """
