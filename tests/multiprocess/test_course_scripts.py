@@ -52,8 +52,6 @@ def test_two_forms_end_with_the_same_weights_but_for_rounding(one, other, tmp_pa
     assert all(torch.allclose(first[key], second[key], atol=1e-4) for key in first)
 
 
-# --- tutorials/train.py -----------------------------------------------------------------------------------------------
-
 # The template, in which the second checkpoint's writer is killed between its write and its rename.
 KILLED = """
 import os, runpy, signal, sys

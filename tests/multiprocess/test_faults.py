@@ -47,9 +47,6 @@ def going_on(out, name: str, **options):
             process.kill()
 
 
-# --- One rank breaks ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "name", [engine("horovod"), engine("horovod by mpirun", WIDE), engine("ddp by torchrun", WIDE)]
 )
@@ -124,8 +121,6 @@ def test_a_copy_that_fails_after_a_failure_hides_nothing(tmp_path, capsys, faile
     assert said.out == "" and ("file:///proc/nowhere" in said.err) == bool(failed)
 
 
-# --- Memory ---------------------------------------------------------------------------------------------------------
-
 LIMIT_GIB = 3  # more than two ranks of a small model take
 
 # Rank 1 of a run takes memory without end once it steps: a leak, as Python's own start-up file of the test.
@@ -197,9 +192,6 @@ def test_a_loader_without_shared_memory(tmp_path):
     assert doctor.shared_memory(tmp_path / "none") == []
 
 
-# --- The request cannot be met --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [engine("ddp by spawn"), engine("ddp by torchrun"), engine("horovod by mpirun", WIDE)])
 def test_a_request_that_only_a_rank_can_judge(name, tmp_path, forked_programs):
     """Only the worker knows torchvision's names. All of torchrun's ranks end, and it has more to say."""
@@ -253,9 +245,6 @@ def test_more_gpus_than_are_visible(nvml_stub, tmp_path, visible, asked, there):
     env = nvml_stub.environ(**{"visible": visible} if visible else {})
     result = run(tmp_path, env=env, device="cuda" if visible else "auto", mode="ddp", gpus=asked)
     refused(result, f"GPUS={asked}", f"GPUS={there}", "DEVICE=cpu")
-
-
-# --- Somebody stops it ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -316,9 +305,6 @@ def test_bench_itself_is_killed(name, tmp_path, forked_programs):
     assert (left, left_behind(process.pid, within=GONE_WITHIN)) == ([], [])
 
 
-# --- Clumsy surroundings --------------------------------------------------------------------------------------------
-
-
 def test_a_terminal_that_is_not_utf_8_on_a_system_that_is_not_linux(no_linux, tmp_path):
     """What can be measured there is measured."""
     result = run(tmp_path / "out", env=no_linux | {"PYTHONIOENCODING": "ascii"}, mode="single")
@@ -343,9 +329,6 @@ def test_inside_of_somebody_elses_launcher(variable, tmp_path, ranks, monkeypatc
     """A command of many runs does not join it. (Real launchers: test_joined.py.)"""
     monkeypatch.setenv(variable, "4")
     refused(ranks.bench("compare", "--gpus=2", "--out", tmp_path, out=tmp_path), variable)
-
-
-# --- The disk is full -----------------------------------------------------------------------------------------------
 
 
 def test_a_disk_that_is_full_from_the_start(small_disk, ranks):

@@ -39,8 +39,6 @@ def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
     assert len(record.samples[0].step_time_s) == record.config.timed_steps  # it is not among those that are timed
 
 
-# --- BATCH=max ------------------------------------------------------------------------------------------------------
-
 SEARCHED = {"mode": "ddp", "gpus": 2, "batch": "max"}
 
 

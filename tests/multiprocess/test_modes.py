@@ -56,9 +56,6 @@ def three(mode: str, **options) -> dict:
     return {"mode": mode, "gpus": 3} | options
 
 
-# --- Expectations: each takes the table and the name of a row -------------------------------------------------------
-
-
 def same_update(run, name, reference="single"):
     """As one process: start, data and, to the last bits, every weight, all of which move."""
     exact = run.rows[name].get("model") == EXACT["model"]
@@ -225,9 +222,6 @@ def nothing_else_is_left(run, name):
         if "profiled" in name:  # torch's profiler prints in its own form when it begins and ends
             text = re.sub(r"(?m)^\w+:[-\d]+ [:\d]+ \d+:\d+ \w+\.cpp:\d+\] .*\n", "", text)
         assert not text, log
-
-
-# --- What one step's timeline holds on every rank (PROFILE=1) -------------------------------------------------------
 
 
 def lane(timeline: dict, name: str) -> list[dict]:
@@ -406,8 +400,6 @@ def passes_on_record(run, name):
     assert {"passes before"} < set(run(name).record["samples"][0]["phase_time_s"])
     assert not any(found.get("static_graph") for found in each(run(name), "facts"))
 
-
-# --- The table ------------------------------------------------------------------------------------------------------
 
 PROFILE = {"profile": 1}
 CLIPPED = EXACT | {"clip_norm": 0.01, "momentum": 0, "snapshots": "1,2,3,4,5"}

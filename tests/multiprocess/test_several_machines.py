@@ -173,9 +173,6 @@ def test_scaling_over_machines_and_the_devices_of_the_first(cluster, tmp_path):
     assert (nodes["ddp 1"], nodes["ddp 2"], nodes["ddp 4"]) == (1, 1, 2)
 
 
-# --- The scenes: programs that run on the first node ------------------------------------------------------------------
-
-
 def untouched(run, out: Path) -> dict:
     """Nothing is done to it."""
     seen = set()

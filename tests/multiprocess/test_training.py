@@ -124,9 +124,6 @@ def epochs(result) -> list[dict]:
     return [{k: v for k, v in row.items() if k not in TIMES} for row in result.record["accuracy"]["epochs"]]
 
 
-# --- Every mode by itself -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", rows(WHOLE))
 def test_epochs_are_whole_and_recorded(run, name):
     result = run(name)
@@ -166,9 +163,6 @@ def test_progress_is_in_the_output_and_in_every_ranks_log(run, name):
         validated = re.findall(r"(?m)^validating epoch (\d), batch 2 of 2$", log)
         assert validated == ["1"] * 3 + ["2"] * 3  # also of averages
         assert re.findall(r"(?m)^epoch .*", log) == (ended if rank == 0 else [])
-
-
-# --- Stopped and resumed --------------------------------------------------------------------------------------------
 
 
 def test_one_process_stopped_and_resumed_is_bit_for_bit_the_unbroken_run(run):
@@ -247,9 +241,6 @@ def test_a_checkpoint_that_cannot_be_resumed_is_refused(tmp_path, ranks, run, op
     refused(ranks.run(tmp_path / "runs", **WHOLE["single"] | options | {"resume": resume}), value)
 
 
-# --- Saved in one mode, loaded in another ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", rows(LOADED))
 def test_what_one_mode_saved_another_validates_exactly(run, name):
     """No image is counted twice, none left out; averages of a checkpoint are judged as well."""
@@ -288,9 +279,6 @@ def test_averages_are_those_of_the_weights_of_each_step(run, name):
 def test_averages_change_nothing_in_what_is_trained(run):
     """Dropout draws its numbers while statistics are estimated, too; the training must not notice."""
     assert each(run("single"), "final_weights_sha256") == each(run("without averages"), "final_weights_sha256")
-
-
-# --- What guards a step, fine-tuning, trackers, a disk that fills up ------------------------------------------------
 
 
 @pytest.mark.parametrize("name", rows(["ddp", "horovod"]))

@@ -216,9 +216,6 @@ def test_a_workload_of_ones_own_runs_whatever_it_is_called(name, place, refused)
     compile((place / name).read_text(), name, "exec")
 
 
-# --- Records --------------------------------------------------------------------------------------------------------
-
-
 def test_characters_of_a_record(tmp_path):
     """Whole ones are kept; none controls a terminal."""
     path = tmp_path / "record.json"
@@ -249,9 +246,6 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path):
         with pytest.raises(OSError), atomic_write(each) as temporary:
             temporary.touch()
     assert not pipe.is_file() and device.is_symlink() and len(list(tmp_path.iterdir())) == 2
-
-
-# --- Images and weights ---------------------------------------------------------------------------------------------
 
 
 def bomb(width: int, height: int, rows: int | None = None, text: bytes = b"") -> bytes:
@@ -303,9 +297,6 @@ CYCLIC["model"] = CYCLIC
 def test_weights_that_are_none(content, tmp_path):
     with pytest.raises(UserError):
         weights.weights_in(content, tmp_path / "w.pt")
-
-
-# --- Text -----------------------------------------------------------------------------------------------------------
 
 
 def test_output_that_is_not_utf_8():

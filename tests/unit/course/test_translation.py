@@ -49,9 +49,6 @@ def test_a_chapter_has_its_code_outside_of_the_translation():
         assert outputs.alternative_texts(text) == [c.metadata["alt"] for c in notebook.cells if "alt" in c.metadata]
 
 
-# --- What is found --------------------------------------------------------------------------------------------------
-
-
 ENGLISH = """# Two
 
 Use `dp` on [4](a.md) or 12 ranks, $n$.
@@ -150,9 +147,6 @@ def test_what_a_translation_loses_is_found(page, old, new, kind):
 def test_a_term_has_its_english_at_its_first_use(tmp_path, text, found):
     (path := tmp_path / "page.md").write_text(text)
     assert [re.split(" without|: write", line)[0].partition(": ")[2] for line in chinese.term_problems(path)] == found
-
-
-# --- Phrases --------------------------------------------------------------------------------------------------------
 
 
 def test_a_phrase_keeps_its_values():

@@ -123,8 +123,6 @@ def test_steps_that_were_lost_with_their_checkpoint_count_once(tmp_path):
     assert scene.survival.summary(96)["epochs"] == [{"epoch": 1, "once": 96, "more": 0, "never": 0}]
 
 
-# --- Several machines -------------------------------------------------------------------------------------------------
-
 MACHINES = {"hosts": "a:2,b:2,c:2,d:2", "num_devices": 6, "restarts": 2}
 KILLED = {"rank": 2, "kind": "killed", "message": "rank 2 was killed", "traceback": ""}
 
@@ -157,9 +155,6 @@ def test_what_is_not_survived(kind, restarts, tmp_path):
     survival = Survival(config_of(**MACHINES | {"restarts": restarts}), tmp_path, steady.now())
     nodes = [MadeUp(range(2), "a"), MadeUp(range(2, 6), "b")]
     assert survival.remaining(nodes, KILLED | {"kind": kind}, list) is None
-
-
-# --- What cannot be ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("options", "words"), [

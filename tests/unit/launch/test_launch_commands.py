@@ -97,9 +97,6 @@ def torchs_nccl(monkeypatch):
     nccl.version.cache_clear()
 
 
-# --- The commands ---------------------------------------------------------------------------------------------------
-
-
 def test_every_mode_has_an_engine_for_each_of_its_launchers():
     assert set(ENGINES) == set(LAUNCHERS) == {launcher for info in MODES.values() for launcher in info.launchers}
 
@@ -155,9 +152,6 @@ def test_what_an_engine_and_its_ranks_are_given(name, horovod, mpirun, monkeypat
     found = dict(itertools.pairwise(argv)) | given
     expected = {each: value and value.format(run_dir=tmp_path / "run") for each, value in expected.items()}
     assert {each: found.get(each) for each in expected} == expected
-
-
-# --- What cannot be started -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("url", ["tcp://203.0.113.1:29500", "tcp://a..b:29500", "file://{folder}/meet",
@@ -255,9 +249,6 @@ def test_a_process_that_joins_finds_a_driver_that_has_only_its_numbered_library(
     assert nvml_stub.run(DRIVER, driver=tmp_path)
 
 
-# --- What only some versions of torch, or some machines, have -------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "text", "nodes", "words"),
     [
@@ -278,9 +269,6 @@ def test_what_torch_or_the_machine_has_not_is_refused(given, text, nodes, words,
     monkeypatch.setattr(devices, "NUMA_NODES", tmp_path / "nodes")
     with refuses(words) if words else nullcontext():
         devices.require_torch(RunConfig(mode="ddp", num_devices=2, **given))
-
-
-# --- What a run leaves when it breaks -------------------------------------------------------------------------------
 
 
 def launch_with(monkeypatch, config: RunConfig, program: str) -> BaseException:

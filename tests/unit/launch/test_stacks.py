@@ -120,9 +120,6 @@ def test_a_dump_that_is_slow_to_come_is_waited_for_and_a_rank_that_is_gone_is_no
     assert places == [None, at(SLEEP, False), None]
 
 
-# --- NCCL, which does not keep the host -----------------------------------------------------------------------------
-
-
 def recorded(*entries: tuple[str, int, list, str]) -> str:
     """What torch's flight recorder writes, shortened. entries: operation, number, sizes, state."""
     keys = ("profiling_name", "collective_seq_id", "input_sizes", "state")
@@ -179,8 +176,6 @@ def test_a_rank_that_waits_for_the_device_is_asked_what_nccl_has_not_done(tmp_pa
     assert [place.get("awaits") for place in found] == [*AWAITS.values(), None]
     assert not (tmp_path / ".collectives-wanted").exists()
 
-
-# --- Which rank is looked at first ------------------------------------------------------------------------------------
 
 VALIDATING, LOSS = at(VALIDATE, True), at("bench/training/epochs.py:150 end_epoch", True)
 FORWARD, PASS, SLEEPING = at(STEP, True), at("bench/training/loop.py:152 take_step", None), at(SLEEP, False)

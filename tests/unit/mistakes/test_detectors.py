@@ -317,9 +317,6 @@ def test_the_committed_records_have_no_finding_but_what_was_done_on_purpose():
         assert names(record.observed) == expected, record.run_id
 
 
-# --- `bench mistake check` ------------------------------------------------------------------------------------------
-
-
 def test_check_says_what_it_found_and_what_it_could_not_look_for(tmp_path, capsys):
     records.store(tmp_path, [records.record()])
     assert cli.main(["mistake", "check", str(tmp_path)]) == ExitCode.DONE

@@ -264,9 +264,6 @@ def test_no_more_is_recorded_than_the_limit(monkeypatch):
     assert [whole for _, whole in part["walks"]] == [True, False]
 
 
-# --- coverage, without a loader -------------------------------------------------------------------------------------
-
-
 def test_ranks_may_end_an_epoch_after_different_numbers_of_steps():
     """As under Join: each rank's epochs count, and not rank 0's for all."""
     walks = [[([np.arange(rank * 40, 40 + rank * 60)], True)] * 3 for rank in range(2)]

@@ -39,9 +39,6 @@ def names(seen: Watch) -> list[str]:
     return [finding.name + "?" * bool(finding.question) for finding in found]
 
 
-# --- how it is used -----------------------------------------------------------------------------------------------
-
-
 def test_wrong_use_is_refused():
     model, loader = net(), torch.utils.data.DataLoader([1, 2])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -89,8 +86,6 @@ def test_without_a_report_the_end_of_the_process_says_what_was_seen(capsys):
     assert capsys.readouterr().err == ""
 
 
-# --- parameters, optimizers, gradients ----------------------------------------------------------------------------
-
 PARAMETERS = {
     "the head alone": (lambda model: model[2].parameters(), 0.1, ["forgotten-parameters?"]),
     "biases alone": (lambda model: (model[0].bias, model[2].bias), 0.1, ["forgotten-parameters"]),
@@ -117,9 +112,6 @@ def test_the_learning_rate_beside_the_recipe(lr, found):
     seen = Watch(model, optimizer, lr=0.1, lr_batch=1)  # a batch is four rows
     train(seen, model, optimizer)
     assert names(seen) == found
-
-
-# --- weights ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64])
@@ -159,9 +151,6 @@ def test_tensors_of_modules_averages_and_dicts():
     average = torch.optim.swa_utils.AveragedModel(net())
     assert len(tensors_of(net())) == len(tensors_of(average)) == 4
     assert len(tensors_of({"b": {"w": torch.ones(2)}, "a": torch.ones(1), "n": torch.tensor(3)})) == 2
-
-
-# --- the ranks ----------------------------------------------------------------------------------------------------
 
 
 def meet(limit_s: float, present=(0, 1), ended: str = "") -> dict:
@@ -219,9 +208,6 @@ def test_what_a_stranger_puts_into_the_store_runs_nothing(tmp_path):
     Meeting(store, "there", 1, 2, 60, lambda rank: "").write_part("part1", part)
     found = Meeting(store, "there", 0, 2, 60, lambda rank: "").read_part("part1", 1)
     assert repr(found) == repr(part)
-
-
-# --- listening ----------------------------------------------------------------------------------------------------
 
 
 class Owner:

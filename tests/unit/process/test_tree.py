@@ -93,9 +93,6 @@ def test_nothing_else_starts_processes():
     assert {path.relative_to(ROOT / "bench").as_posix() for path in files} == set(WITHOUT)
 
 
-# --- Who belongs to it ----------------------------------------------------------------------------------------------
-
-
 def test_a_process_and_its_descendants(started):
     parent, child = started(FAMILY)
     assert [each.pid for each in tree.with_descendants(parent.process.pid)] == [parent.process.pid, int(child)]
@@ -134,9 +131,6 @@ def test_a_process_that_ends_its_own_tree_is_not_among_them():
     code = "from bench.process.tree import Tree; tree = Tree(); tree.token = 'mine'; print(tree.members())"
     words = [sys.executable, "-c", code]
     assert subprocess.check_output(words, text=True, cwd=ROOT, env={**os.environ, MARK: "mine"}).strip() == "[]"
-
-
-# --- How it ends ----------------------------------------------------------------------------------------------------
 
 
 def test_what_does_not_end_when_told_to_is_killed(started):
@@ -191,9 +185,6 @@ def test_without_psutil_the_process_group_ends(tmp_path):
     assert subprocess.check_output(words, text=True, cwd=ROOT, timeout=60).split() == ["-15", "False"]
     child = int((tmp_path / "child").read_text())
     wait_for(lambda: not alive(child), "the child has ended")
-
-
-# --- Limits, lines and interrupts -----------------------------------------------------------------------------------
 
 
 def test_the_exit_code_and_what_was_printed():

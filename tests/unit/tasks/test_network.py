@@ -27,8 +27,6 @@ from tests.networks import ALPHA, BETA
 from tests.shown import in_one_line, plain, printed, text_of
 from tests.validation.pages import reference_page
 
-# --- What is asked for ------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("text", [SIZES, "8,12KiB", "4KiB,16KiB,64KiB,100KiB", "4KiB-100KiB", "1GiB"])
 def test_sizes_are_written_as_they_are_read(text):
@@ -73,8 +71,6 @@ def test_on_gpus_gloo_is_measured_between_cpus_and_nccl_between_gpus(share, back
     found = network.chosen(tables.terminal(), RunConfig(num_devices=2, device="cuda", share_gpu=share), None)
     assert {name: config.device for name, config in found.items()} == backends and found["gloo"].mode == "ddp"
 
-
-# --- What a rank measures, with messages that take a known time -------------------------------------------------------
 
 LINK = (1e-4, 1e-7)  # of 10 MB/s
 MODE = SimpleNamespace(gather=lambda item: [item], topology=SimpleNamespace(rank=0, device=torch.device("cpu")))
@@ -140,9 +136,6 @@ def test_an_operation_that_the_backend_does_not_have_is_named_and_another_error_
     assert sum("reduce-scatter" in line and why in line for line in said) == 1
 
 
-# --- The record -------------------------------------------------------------------------------------------------------
-
-
 def stored(folder: Path, *made: dict) -> Path:
     for each in made:
         (run := folder / each["config"]["suite"] / each["run_id"]).mkdir(parents=True)
@@ -179,9 +172,6 @@ def test_a_record_that_was_edited_or_cut_is_refused_by_name(change, said, tmp_pa
     with pytest.raises(BadRecord, match=said) as error:
         network_record.load(path)
     assert str(path) in str(error.value) and find(tmp_path) == ([], [str(error.value)])
-
-
-# --- What is made of it -----------------------------------------------------------------------------------------------
 
 
 def series(name: str, **made) -> Series:

@@ -131,8 +131,6 @@ def test_augmented_digits_move_and_are_the_same_for_everybody():
     assert float(a.min()) == float(plain.images.min())  # what comes in at the border is background
 
 
-# --- Every mode sees the same images, each once an epoch -------------------------------------------------------------
-
 SIZES = [(100, 12), (97, 8), (1437, 64), (10, 7), (5, 12)]  # (images, global batch): most do not divide
 
 

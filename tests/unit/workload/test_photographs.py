@@ -428,8 +428,6 @@ def test_an_unreadable_image_is_not_held(data, tmp_path):
         ImageSet(source, 8, True, hold=cache)[draws]  # another run, from the file that is there
 
 
-# --- DECODE=cuda, as far as a test can go without a GPU: on a CPU device, and the call by a stand-in ------------------
-
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
