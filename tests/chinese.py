@@ -50,9 +50,6 @@ def terms() -> list[Term]:
     return [Term(english, chinese, tuple(filter(None, avoid.split("|")))) for english, chinese, avoid, *_ in cells]
 
 
-# --- Blocks -----------------------------------------------------------------------------------------------------------
-
-
 def block_problems(page: Page) -> Iterator[str]:
     """A line for each translated block that has lost or gained something."""
     texts = page.texts
@@ -89,9 +86,6 @@ def shape(block: str) -> list[int]:
 def numbers(block: str) -> set[str]:
     text = CODE.sub(" ", TARGET.sub("]", FORMULA.sub(" ", block)))
     return {found for each in NUMBER.findall(text) if len(found := each.replace(",", "")) > 1}
-
-
-# --- Terms ------------------------------------------------------------------------------------------------------------
 
 
 def paragraphs(path: Path) -> list[str]:

@@ -20,7 +20,7 @@ for name in ("QUICK", *map(variable_of, FIELDS.values())):
     os.environ.pop(name, None)  # each `bench` would say that it is not used: `make test QUICK=1` has it here
 os.environ.update(runs.PATIENT)  # before anything here imports torch
 sys.modules.setdefault(ADDRESSES, None)
-pytest_plugins = ["tests.stubs.nvml", "tests.s3", "tests.forked_programs", "tests.cluster"]
+pytest_plugins = ["tests.stubs.nvml", "tests.s3", "tests.forked_programs", "tests.cluster", "tests.browser.chromium"]
 
 
 # Of a job in the background, and under nohup: children inherit it.
@@ -69,9 +69,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 @pytest.fixture(scope="session")
 def real_run(tmp_path_factory):
     """One small run of a single process that ended well, for tests that read what a run leaves behind."""
-    result = runs.run(tmp_path_factory.mktemp("real"), mode="single", steps=3)
-    assert result.code == 0, result.stderr
-    return result
+    return runs.run(tmp_path_factory.mktemp("real"), mode="single", steps=3).ok()
 
 
 @pytest.fixture

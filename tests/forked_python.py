@@ -45,9 +45,6 @@ def user_namespace() -> str:
     return os.readlink("/proc/self/ns/user")
 
 
-# --- The python -----------------------------------------------------------------------------------------------------
-
-
 def client(real: str, door: str, namespace: str, *argv: str) -> None:
     if not program_of(argv) or os.getpid() == 1 or user_namespace() != namespace:
         os.execv(real, [real, *argv])
@@ -79,9 +76,6 @@ def end_as(answers) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         signal.raise_signal(-code)
     os._exit(code)
-
-
-# --- The server -----------------------------------------------------------------------------------------------------
 
 
 def serve(modules: list[str]) -> None:

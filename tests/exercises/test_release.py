@@ -20,8 +20,7 @@ from tests.runs import ROOT, bench, refuses
 def handed_out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("release")
     with copied_chapters():
-        result = bench("course", "release", "--sets", SAMPLE, "--out", folder)
-    assert result.code == 0, result.stderr
+        bench("course", "release", "--sets", SAMPLE, "--out", folder).ok()
     return folder
 
 

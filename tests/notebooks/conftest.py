@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from bench.files import LINUX
-from tests.browser.chromium import browser  # noqa: F401
 
 
 @pytest.fixture(scope="module")

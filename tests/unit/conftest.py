@@ -7,8 +7,7 @@ import pytest
 HERE = Path(__file__).parent
 # Each takes five seconds of a core or more.
 SLOW = ("test_fake_cuda", "test_equal_arms", "test_streams", "test_install", "test_false_answers", "test_storage",
-        "test_models", "test_forecast", "test_sequential", "test_checkpoint", "test_schedules",
-        "test_draws")  # fmt: skip
+        "test_models", "test_forecast", "test_sequential", "test_checkpoint", "test_schedules")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -14,10 +14,6 @@ REAL = json.loads(RECORDED.read_text())
 SEEDS = range(5)
 
 
-def verdicts(suites: list[dict], loaded: bool) -> list[str]:
-    return [suite["verdict"] for suite in suites if suite["loaded"] is loaded]
-
-
 def judged(loaded: bool, pairs: list) -> dict:
     """A drawn suite with its verdict, from its numbers alone."""
     disturbed = any(above(run) for pair in pairs for run in pair)
@@ -33,14 +29,9 @@ def test_beside_a_load_there_is_no_verdict_and_idle_hardly_a_false_one():
     found = [judged(*each) for seed in SEEDS for each in equal_arms.drawn(REAL, equal_arms.SUITES, seed)]
     for suite, same in zip(equal_arms.replayed(REAL, 2), found, strict=False):
         assert suite == pytest.approx(same)
-    assert len(found) == 2 * len(SEEDS) * equal_arms.SUITES and set(verdicts(found, loaded=True)) == {"disturbed"}
+    assert len(found) == 2 * len(SEEDS) * equal_arms.SUITES
+    assert {suite["verdict"] for suite in found if suite["loaded"]} == {"disturbed"}
     idle = [suite for suite in found if not suite["loaded"]]
     assert sum(suite["verdict"] in equal_arms.DIFFERENCES for suite in idle) <= 0.05 * len(idle)
     assert sum(map(equal_arms.within, idle)) >= 0.5 * len(idle)
     assert sum(suite["verdict"] == "disturbed" for suite in idle) <= 0.10 * len(idle)
-
-
-def test_the_real_suites_are_as_the_manual_says():
-    beside, idle = verdicts(REAL, loaded=True), verdicts(REAL, loaded=False)
-    assert len(beside) >= 10 and set(beside) == {"disturbed"}
-    assert len(idle) >= 10 and sum(word in equal_arms.DIFFERENCES for word in idle) <= 1

@@ -180,8 +180,7 @@ def test_variables_that_nothing_reads_are_named_without_their_values(monkeypatch
 def test_jupyter_opens_the_chinese_notebooks_with_what_a_server_needs_and_the_rest():
     """In the folder of the whole clone, where their links lead. JupyterLab itself tells what it would do."""
     words = ("--edition=zh", "--browser=0", "--ip=127.0.0.1", "--port=8899", "--", "--show-config-json")
-    result = bench("notebooks", "open", *words)
-    assert result.code == 0, result.stderr
+    result = bench("notebooks", "open", *words).ok()
     server = json.loads(result.stdout[result.stdout.index("{") :])["ServerApp"]
     assert (server["open_browser"], server["ip"], server["port"]) == (False, "127.0.0.1", 8899)
     folder = "build/notebooks/zh"

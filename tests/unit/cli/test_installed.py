@@ -45,11 +45,12 @@ def test_a_command_that_needs_the_clone_says_so(installed, tmp_path):
 
 
 def test_records_are_read_and_drawn(installed, tmp_path):
-    """With the schema and the page's template, which are files of the package and no modules."""
+    """With the schema and the page's template, which are files of the package and no modules. So are the scripts."""
     store(tmp_path / "runs", suite_records("compare", compare_programs()))
     result = installed("report", "--records", tmp_path / "runs")
     assert result.returncode == 0 and not result.stderr, result.stderr
     assert "<svg" in (tmp_path / "runs" / "report.html").read_text()
+    assert "\n-    sampler.set_epoch" in installed("mistake", "show", "no-reshuffle").stdout
 
 
 def test_a_run_is_made(installed, tmp_path):

@@ -93,6 +93,13 @@ run --data=digits:/x | DATA=digits:/x DATA_DIR
 run --data=synthetic --epochs=1 --target=0.9 | DATA=synthetic TARGET DATA=digits
 run --data=synthetic --augment=1 | DATA=synthetic AUGMENT
 run --data=digits --skip-bad=1 | DATA=digits SKIP_BAD
+run --data=digits --decode=auto | DECODE
+run --data=synthetic --decode=cuda | DECODE
+run --schedule=constant:3 | SCHEDULE=constant:3
+run --schedule=cosine:3:0.5 | SCHEDULE=cosine:3:0.5
+run --allow-pickle=1 | ALLOW_PICKLE=1
+run --pretrained=torchvision --allow-pickle=1 | ALLOW_PICKLE=1
+run --optimizer=adam --momentum=0.5 | MOMENTUM=0.5 OPTIMIZER=adam
 run --evaluate=1 | EVALUATE=1 RESUME PRETRAINED
 run --evaluate=1 --resume=x --epochs=1 | EVALUATE=1 EPOCHS
 run --resume=x | RESUME EPOCHS

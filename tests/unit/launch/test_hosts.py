@@ -136,8 +136,7 @@ def test_what_ranks_leave_comes_home_where_no_file_is_shared(tmp_path, enter, fo
     hide = f'mount -t tmpfs none "{tmp_path}/out" && exec "$@"'
     remote = enter(f"host=$1; shift\nexec unshare --mount sh -c '{hide}' sh \"$@\"")
     config = runs.SMALL | {"mode": "ddp", "hosts": "other:1,127.0.0.1:1", "remote": remote, "snapshots": "2"}
-    result = runs.run(tmp_path / "out", copies=forked_programs, **config)
-    assert result.code == 0, result.stderr
+    result = runs.run(tmp_path / "out", copies=forked_programs, **config).ok()
     names = {path.name for path in result.run_dir.iterdir()}
     logs = {"rank0.log", "rank1.log", "launcher.log", "launcher1.log"}
     assert names == {"record.json", "rank0-step2.npz", "rank1-step2.npz"} | logs

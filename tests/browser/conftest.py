@@ -1,3 +1,0 @@
-"""The browser is a fixture here."""
-
-from tests.browser.chromium import browser  # noqa: F401
