@@ -48,9 +48,10 @@ def test_the_form_of_a_set(path):
     assert f"{minutes} minutes" in problem_set.notebook.cells[1].source
 
 
-@pytest.mark.parametrize(
-    ("most", "key"), [(FEW, 0), *(pytest.param(1000, key, marks=pytest.mark.wide) for key in (0, 432))]
-)
+@pytest.mark.parametrize(("most", "key"), [
+    (FEW, 0), pytest.param(999, 0, marks=[pytest.mark.wide, pytest.mark.weekly]),
+    pytest.param(999, 432, marks=pytest.mark.wide),
+])  # fmt: skip
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_tests_tell_right_from_wrong(path, most, key, copies, tmp_path, monkeypatch, forked_programs):
     """Right answers, of each function the first where ranks are started, and the first wrong one; wide: all, and with

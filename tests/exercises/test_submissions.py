@@ -1,6 +1,7 @@
 """What was handed in, found and put together with the original: no nbgrader runs here."""
 
 import json
+import os
 
 import pytest
 
@@ -43,13 +44,13 @@ def test_both_layouts_are_found_and_what_cannot_be_used_is_named(tmp_path):
         grade.cells_of(tmp_path / "eve" / "01_other.ipynb")
 
 
-NO_NOTEBOOKS = ["", "[]", "{}", '{"cells": 3}', '{"cells": [{"source": 1}]}', "\udcff", "[" * 9999]
+NO_NOTEBOOKS = ["", "[]", "{}", '{"cells": 3}', '{"cells": [{"source": 1}]}', "\udcff", "[" * 9999, os.mkfifo, os.mkdir]
 
 
 @pytest.mark.parametrize("content", NO_NOTEBOOKS)
 def test_no_notebook(content, tmp_path):
     path = tmp_path / "x.ipynb"
-    path.write_bytes(content.encode(errors="surrogateescape"))
+    content(path) if callable(content) else path.write_bytes(content.encode(errors="surrogateescape"))
     with refuses(error=Unreadable):
         grade.cells_of(path)
 

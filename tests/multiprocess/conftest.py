@@ -1,5 +1,3 @@
-"""What the tests with real processes share."""
-
 import pytest
 
 from tests.multiprocess import ranks as forked

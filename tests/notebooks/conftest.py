@@ -1,5 +1,3 @@
-"""What the chapters' tests share."""
-
 import os
 import sys
 

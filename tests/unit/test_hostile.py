@@ -18,7 +18,6 @@ from bench import __main__ as cli
 from bench.config.command_line import make_command
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
-from bench.course.exercises import grade
 from bench.errors import UserError
 from bench.files import atomic_write
 from bench.record.privacy import without_names, without_paths
@@ -187,17 +186,6 @@ def test_a_run_to_be_watched_that_is_none(status, place, refused):
     for config in ("{}", "null", "[]", '{"model": 7}', '{"data": []}', "[" * 100_000, b"\xff"):
         fill(place / "folder" / "config.json", config)
         refused(["status", "folder", "--once", "1"], codes=(2,))
-
-
-@pytest.mark.parametrize("content", [os.mkfifo, os.mkdir])
-def test_a_notebook_that_is_no_file(content, place):
-    """As `bench course grade` looks for it; its content is hostile in tests/exercises."""
-    path = place / "folder" / "ada" / "00_sample.ipynb"
-    path.parent.mkdir()
-    fill(path, content)
-    with pytest.raises(grade.Unreadable):
-        for found in grade.find(place / "folder", ["00_sample"])[0]:
-            grade.cells_of(found.path)
 
 
 @pytest.mark.parametrize("name", ['a"""b.py', "\\N{x}.py", "a'b.py", "{x}%s.py", "\\u12.py", "tab\tand\x1b.py"])

@@ -7,8 +7,7 @@ import shlex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench import __main__ as cli
-from bench.cli import ALIASES, COMMANDS, RENAMED, all_commands
+from bench.cli import COMMANDS, all_commands
 from bench.config.command_line import from_arguments, make_command
 from bench.config.fields import flag_of, variable_of
 from bench.config.options import FIELDS, RunConfig
@@ -68,12 +67,3 @@ def test_every_commands_words(name, words):
             EVERY[name].parse([each for each in words if each not in ("-h", "--help")])
     except SystemExit as end:
         assert end.code == 2 and said.getvalue().startswith("bench: "), said.getvalue()
-
-
-@given(values)
-def test_a_command_that_is_none(word):
-    said = io.StringIO()
-    if word not in ("-h", "--help") and word not in COMMANDS | ALIASES | RENAMED:
-        with contextlib.redirect_stderr(said):
-            assert cli.main([word]) == 2
-        assert said.getvalue().count("\n") == 1 and said.getvalue().startswith("bench: ")

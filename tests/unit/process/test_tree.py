@@ -222,7 +222,7 @@ def test_an_exception_of_the_callback_ends_the_tree():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_the_process_that_runs_it_is_told_to_end_or_killed(number):
-    """SIGKILL: the tree is tied to it. SIGHUP and SIGTERM are one thing (test_ending.py)."""
+    """SIGKILL: the tree is tied to it. SIGHUP and SIGTERM are one thing (test_heartbeat.py)."""
     code = NESTED.replace("on_line", f"tied={number == signal.SIGKILL}, on_line") + "print('not reached')"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
                           text=True) as process:  # fmt: skip

@@ -1,9 +1,11 @@
 """The studies' pictures: each says of itself what it is, and what is drawn is what was computed.
 
-How they look is shown by the goldens (test_goldens.py).
+How they look: three are, byte for byte, those in tests/goldens; ``python -m tests.goldens`` draws them again.
 """
 
+import json
 import re
+import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
 import matplotlib
@@ -20,7 +22,7 @@ from bench.studies.compare import result as compare
 from bench.studies.registry import STUDIES, study_of
 from bench.studies.replay import result as replay
 from bench.studies.scaling import result as scaling
-from tests import records
+from tests import goldens, records
 from tests.shown import text_of
 
 SUITES = dict.fromkeys(records.PROGRAMS) | {"strong": records.scaling_programs("strong", (2, 4, 16))}
@@ -249,3 +251,18 @@ def test_a_replay_shows_how_far_the_verdict_moved_whatever_the_order(drawn):
     control = {f"{part}: ddp": {"mode": "ddp", "variant": part} for part in ("base", "fair", "unfair")}
     suite = records.suite("replay", control, rounds=3)
     assert replay.changed(suite) == [] and "control" in text_of(figures_of(suite)["replay"])
+
+
+COMMITTED = {path.name: path.read_text(encoding="utf-8") for path in sorted(goldens.FOLDER.glob("*.svg"))}
+
+
+def test_every_picture_is_its_golden_which_names_no_day_and_no_program():
+    for name, svg in COMMITTED.items():
+        ElementTree.fromstring(svg)
+        assert "<dc:date>" not in svg and "Matplotlib" not in svg, name
+    here, there = goldens.versions(), json.loads(goldens.VERSIONS.read_text())
+    if here != there:
+        pytest.skip(f"the goldens were drawn with {there}; here is {here}")
+    drawn = goldens.pictures()
+    assert set(COMMITTED) == set(drawn)
+    assert [name for name, svg in drawn.items() if svg != COMMITTED[name]] == []

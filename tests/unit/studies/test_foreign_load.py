@@ -1,7 +1,7 @@
 """Two identical programs while another process comes and goes: how often is one called faster? By simulation.
 
-The order of the runs is the harness's own and the verdict the report's; only the clock is made up. The same with real
-runs and a real busy loop is in tests/multiprocess/test_disturbance.py, with -m wide: it takes minutes.
+The order of the runs is the harness's own and the verdict the report's; only the clock is made up. A real run beside
+real busy loops: tests/multiprocess/test_disturbance.py.
 """
 
 import math
