@@ -94,7 +94,7 @@ class Mistake:
     switch: options that make a right run wrong. Without it INJECT=<name> does, by ``overrides`` (methods of ``Script``
     in bench/training/script.py to replace) or by ``sums_gradients``, which the modes read. requires: conditions of the
     injection. lab: its demo; None if the mistake is only detected. recorded: it has no demo, but records of this
-    project show it. case: the script in tests/watched that makes it in the fewest lines.
+    project show it. case: the one in scripts/ that makes it in the fewest lines.
     """
 
     name: str

@@ -51,13 +51,13 @@ class Case:
         return lines
 
 
-def read(only: str = "", folder: Path = HERE) -> dict[str, Case]:
+def read(only: str = "") -> dict[str, Case]:
     """All cases by name, or one with its bases.
 
     Raises ValueError for a line that does not occur exactly once, FileNotFoundError for a base that does not exist.
     """
     written = {}
-    for path in sorted((folder / "cases").glob("*.diff")):
+    for path in sorted((HERE / "cases").glob("*.diff")):
         lines = path.read_text().splitlines()
         heads = [number for number, line in enumerate(lines) if line.startswith("=== ")] + [len(lines)]
         for begin, end in itertools.pairwise(heads):
@@ -69,7 +69,7 @@ def read(only: str = "", folder: Path = HERE) -> dict[str, Case]:
 
     def text_of(name: str) -> str:
         if name not in written:
-            return (folder / "skeletons" / f"{name}.py").read_text()
+            return (HERE / "skeletons" / f"{name}.py").read_text()
         if name not in cases:
             head, base, (about, *changes) = written[name]
             said = [line for line in changes if line.startswith(("SAYS ", "CANNOT "))]

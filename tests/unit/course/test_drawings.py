@@ -76,5 +76,5 @@ def test_the_pictures_of_the_texts_are_as_their_cells_draw_them_each_line_has_it
 
 @pytest.mark.parametrize("file", ["pictures/turns.svg", "../results/reference/a-machine/weak-1/pictures/weak.svg"])
 def test_a_notebook_has_the_cell_and_not_the_line(file):
-    text = f"# T\n\n```python\ncourse.diagrams.turns()\n```\n\n![Turns]({file})\n\nIt goes on.\n"
-    assert without_pictures(text) == "# T\n\n```python\ncourse.diagrams.turns()\n```\n\nIt goes on.\n"
+    text = f"# T\n\n```python\ncourse.diagrams.turns()\n```\n\n![Turns]({file})\n\nThen more.\n"
+    assert without_pictures(text) == "# T\n\n```python\ncourse.diagrams.turns()\n```\n\nThen more.\n"

@@ -1,6 +1,6 @@
 """The whole step on a GPU, without one: what a GPU gets by default runs in each mode of torch, and lies there.
 
-In a process of its own (tests/fake_cuda.py says what is shown, and what is not)."""
+In a separate process. tests/fake_cuda.py lists what this shows and what it does not."""
 
 import json
 import os
