@@ -18,7 +18,7 @@ from bench.measure.nvml import visible_gpus
 from tests import forked_python
 from tests.runs import ROOT
 
-MODULES = ("torch.distributed", "torch._dynamo", "torchvision", "horovod.torch", "bench.worker")
+FOR_RANKS = "tests.preloaded"
 
 
 class Programs:
@@ -26,7 +26,7 @@ class Programs:
     with GPUs only torch, because an import may touch one. variables: while it imports. python: its ``python``."""
 
     def __init__(self, *more: str, torch: bool = True, **variables: str):
-        self.modules = [*(MODULES if torch else ()), *more]
+        self.modules = [*more, *([FOR_RANKS] if torch else [])]
         self.variables = {**variables, "OMP_NUM_THREADS": "1"}  # a process without threads is forked
 
     def __enter__(self) -> "Programs":
@@ -39,7 +39,7 @@ class Programs:
         for beside in Path(sys.executable).parent.iterdir():  # programs that are looked for beside Python
             if not beside.name.startswith("python"):
                 (self.folder / beside.name).symlink_to(beside)
-        modules = ["torch.distributed"] if "torch._dynamo" in self.modules and visible_gpus() else self.modules
+        modules = ["torch.distributed"] if FOR_RANKS in self.modules and visible_gpus() else self.modules
         first = f"import sys; sys.executable = {self.python!r}"  # some modules read it while they are imported
         command = [sys.executable, "-c", f"{first}; from tests.forked_python import serve; serve({modules})"]
         with socket.socket(socket.AF_UNIX) as listening:

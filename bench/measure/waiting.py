@@ -9,7 +9,6 @@ spin for a bounded time. `python -m tests.validation.wait_policy` measures the e
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from bench.files import PROC
 
@@ -53,6 +52,6 @@ def bounded(said: str) -> bool:
 
 def in_this_process() -> str:
     mapped = PROC / "self" / "maps"
-    libraries = {Path(line.split()[-1]).name for line in mapped.read_text().splitlines()} if mapped.exists() else ()
+    libraries = {line.rpartition("/")[2] for line in mapped.read_text().splitlines()} if mapped.exists() else ()
     loaded = [name for name in READ_BY if any(re.match(rf"{name}\d*[-.]", library) for library in libraries)]
     return policy(os.environ, loaded)

@@ -31,6 +31,7 @@ from bench.workload.freezing import train_mode
 
 NO_MEMORY = re.compile("allocate memory|enough memory|out of memory")
 NAME = "own_code_of_{}_{}"  # of a module that was loaded from a file: its stem, and a hash of its path
+FROM_FILES: dict[str, ModuleType] = {}  # name -> module
 
 
 def loaded(option: str, text: str) -> ModuleType:
@@ -52,14 +53,14 @@ def from_file(path: Path) -> ModuleType:
     """Import a file as a module; it can import its neighbours."""
     name = NAME.format(path.stem, hashlib.sha256(str(path).encode()).hexdigest()[:12])
     spec = importlib.util.spec_from_file_location(name, path)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = FROM_FILES[name] = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # last, so that it hides no other module
     try:
         require_own_neighbours(path)
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        del sys.modules[name], FROM_FILES[name]
         raise
     return module
 
@@ -67,7 +68,7 @@ def from_file(path: Path) -> ModuleType:
 def require_own_neighbours(path: Path) -> None:
     """Raise ImportError if a file would import another file's neighbour: both have a neighbour of this name, but a
     process, also a loader worker that unpickles an example, has only one module per name."""
-    folders = {Path(module.__file__).parent for name, module in sys.modules.items() if name.startswith(NAME[:12])}
+    folders = {Path(module.__file__).parent for module in FROM_FILES.values()}
     neighbours, files = {}, [path]  # neighbours: name -> its file, of each module that is imported directly or not
     for file in files:  # which grows
         for name in imported_by(file) - neighbours.keys():

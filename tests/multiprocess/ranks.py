@@ -30,13 +30,6 @@ from tests.meeting import Meeting
 from tests.runs import SMALL, Result, environment, flags
 
 SERVER = multiprocessing.get_context("forkserver" if LINUX else "spawn")
-MODULES = (
-    "torch.distributed.fsdp", "torch.distributed.optim", "torch._dynamo", "torch.profiler", "torchvision",
-    "horovod.torch", "bench.training.task", "bench.training.build", "bench.training.measuring",
-    "bench.training.observer", "bench.modes.ddp", "bench.modes.fsdp", "bench.modes.zero1", "bench.modes.dp",
-    "bench.workload.images.digits", "bench.workload.own_code", "bench.record.definition", "msgspec.json", __name__,
-    "tests.multiprocess.preloaded",
-)  # fmt: skip
 NOTICE_S = 0.5  # after a rank has failed, for the others to report that they have noticed
 
 
@@ -65,7 +58,7 @@ class ForkedNode(Node):
             variables |= self.meeting.variables()
             names += ["HOROVOD_RANK", "HOROVOD_LOCAL_RANK"]
         if LINUX:
-            SERVER.set_forkserver_preload(list(MODULES))
+            SERVER.set_forkserver_preload([__name__, "tests.preloaded"])
         self.processes = []
         for rank in range(count):
             theirs = variables | dict.fromkeys(names, str(rank))

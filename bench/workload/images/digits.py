@@ -1,5 +1,6 @@
 """DATA=digits: scikit-learn's 1797 handwritten digits, real data without a download."""
 
+import functools
 import gzip
 import importlib.util
 from pathlib import Path
@@ -56,6 +57,7 @@ class Digits:
         return example_seeds(self.seed, draws)
 
 
+@functools.cache
 def read_digits() -> np.ndarray:
     """Read scikit-learn's file without importing scikit-learn (which takes a second). Raises UserError if it is not
     installed."""
