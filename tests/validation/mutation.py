@@ -2,8 +2,9 @@
 
 A mutant is one change in one place. Areas and kinds of change take turns; the place follows from the seed and from the
 text of each place, so two revisions of the suite meet the same mutants: `--at HEAD~20`, in a worktree of that revision.
-The tests of the broken package run first, then the real runs of its area, then the other unit tests, until one fails or
-until the limit, on an idle machine. Read those that survive: some change nothing, or only what happens on a GPU.
+The worked examples of the broken file and the tests of its package run first, then the real runs of its area, then the
+other unit tests, until one fails or until the limit, on an idle machine. Read those that survive: some change nothing,
+or only what happens on a GPU.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from bench.files import PROJECT
 # Area -> the files to break, the tests of their package, the real runs that use them.
 AREAS = {
     "modes": ("modes/*.py", "unit/modes", "multiprocess/test_modes.py"),
-    "loop": ("training/loop.py training/epochs.py", "unit/training", "multiprocess/test_tr*"),
+    "loop": ("training/loop.py training/epochs.py", "unit/training", "multiprocess/test_mod* multiprocess/test_tr*"),
     "sampler": ("workload/sharding.py workload/loader.py", "unit/workload", "multiprocess/test_data_kinds.py"),
     "clock": ("measure/clock.py measure/steady.py", "unit/measure", "unit/test_*.py multiprocess/test_modes.py"),
     "memory": ("measure/memory.py predict/memory/*.py", "unit/measure unit/predict", "multiprocess/test_memory.py"),
@@ -106,11 +107,13 @@ def first_failure(root: Path, tests: list[str], limit_s: float) -> str:
 def judge(root: Path, area: str, mutant: Mutant, limit_s: float) -> str:
     source, deadline, seen, broken = (path := root / mutant.file).read_bytes(), time.monotonic() + limit_s, set(), []
     mutated = source[: mutant.span[0]] + mutant.new.encode() + source[mutant.span[1] :]
+    module = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    examples = [f"tests/unit/test_doctests.py::test_worked_examples[{module}]"] * (b">>>" in source)
     try:
         for group in (*AREAS[area][1:], "unit"):
             found = [each for word in group.split() for each in sorted((root / "tests").glob(word))]
             files = [f for each in found for f in (sorted(each.rglob("test_*.py")) if each.is_dir() else [each])]
-            tests = [str(file.relative_to(root)) for file in files if file not in seen]
+            tests = examples * (not seen) + [str(file.relative_to(root)) for file in files if file not in seen]
             seen.update(files)
             path.write_bytes(mutated)
             while tests and (failed := first_failure(root, [*tests, *broken], deadline - time.monotonic())):

@@ -21,6 +21,7 @@ class Scripted:
         self.beats, self.looks, self.away_s, self.asked = beats, looks, away_s, 0
 
     def wait(self, seconds: float) -> int | None:
+        assert seconds <= supervise.TICK_S
         self.asked += 1
         time.sleep(self.away_s if self.asked == 3 and self.away_s else TICK_S)
         return 0 if self.asked == self.looks else None

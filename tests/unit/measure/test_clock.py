@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from bench.measure import clock
+from bench.measure import clock, steady
 from bench.measure.clock import StepClock
 from tests.runs import ROOT, run
 
@@ -124,6 +124,12 @@ def test_nothing_else_looks_at_the_wall_clock():
     for path in sorted((ROOT / "bench").rglob("*.py")):
         if path.relative_to(ROOT).as_posix() not in MAY_LOOK:
             assert not re.search(r"\btime\.time\(", path.read_text()), path
+
+
+def test_the_commands_clock_counts_until_the_machine_starts_again(monkeypatch):
+    for boot, counts in ((steady.this_boot(), True), ("another", False)):
+        monkeypatch.setenv(steady.ANCHOR, f"{boot} 5.0")
+        assert (steady.offset.__wrapped__() == 5.0) is counts
 
 
 @pytest.mark.slow
