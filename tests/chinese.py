@@ -78,7 +78,6 @@ def found_in(pattern: re.Pattern, block: str) -> set[str]:
 
 
 def shape(block: str) -> list[int]:
-    """Columns of each row of a table."""
     rows = [re.sub(r"`[^`]*`", "", line) for line in block.splitlines() if line.lstrip().startswith("|")]
     return [row.replace(r"\|", "").count("|") for row in rows]
 
@@ -119,7 +118,6 @@ def term_problems(path: Path) -> Iterator[str]:
 
 
 def used(text: str, chinese: list[str]) -> list[str]:
-    """The terms in a text, the longest first."""
     found = []
     for term in sorted(chinese, key=len, reverse=True):
         text = re.sub(OTHER_WORDS.get(term) or "$^", " ", text)
@@ -140,7 +138,6 @@ def plain(english: str) -> str:
 
 
 def problems(path: Path) -> list[str]:
-    """Of a Chinese page."""
     page = translation.find_page(path)
     return [*term_problems(path), *translation.problems(page), *block_problems(page)]
 

@@ -41,7 +41,6 @@ def run(command: str, out: Path | None = None, env: dict | None = None, timeout:
 
 
 def start(command: str, env: dict | None = None, **options) -> subprocess.Popen:
-    """The same, only begun."""
     return runs.start("cluster", *runs.flags(cmd=command, **options), env=env)
 
 

@@ -30,7 +30,6 @@ def one_thread(data: dict) -> dict:
 
 
 def asked(modes=tuple(ENGINES), link: Link = LINK, **options) -> Asked:
-    """A forecast of a profile whose steps differ."""
     record = Record(one_thread(made_up.data(**options)))
     configs = {mode: RunConfig(mode=mode, num_devices=2) for mode in modes}
     return Asked(record, profiles.profile_of(record, "made up"), link, configs)

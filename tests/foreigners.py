@@ -20,7 +20,6 @@ def data(
     name: str = "train.py", step_s: float = 0.1, ranks: int = 2, batch: int | None = 32, steps: int = 20,
     number: int = 1, observed: dict | None = SPIN, sha: str = "0" * 64, others: float = 0.0,
 ) -> dict:  # fmt: skip
-    """What its file holds. batch: of all ranks. others: the share of the CPU that other processes took."""
     machine_s = 4.0 * ranks + 20.0 * others
     load = {"own_cpu_s": 4.0, "machine_cpu_s": machine_s, "wall_s": 10.0, "cores": 2, "steal_s": 0.0}
     samples = [
@@ -56,7 +55,6 @@ def data(
 
 
 def write(folder: Path, made: dict) -> ForeignRecord:
-    """Write one as `bench time` does, and read it."""
     (place := folder / made["run_id"]).mkdir(parents=True, exist_ok=True)
     (place / NAME).write_text(json.dumps(made))
     return load(place / NAME)

@@ -50,7 +50,6 @@ def changes_of(draw, value: dict) -> list[tuple]:
 
 
 def changed(value: dict, changes: list[tuple]) -> dict:
-    """A copy with these changes; one whose place is there no more is left out."""
     value = copy.deepcopy(value)
     for place, kind, odd in changes:
         with contextlib.suppress(KeyError, IndexError, TypeError, OverflowError):

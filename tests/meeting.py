@@ -23,6 +23,5 @@ class Meeting:
         return {name: str(value) for name, value in found.items()}
 
     def close(self) -> None:
-        """Stop serving."""
         self.server.stop()
         self.server._httpd.server_close()  # which ``stop`` leaves open

@@ -83,7 +83,6 @@ def data(
 
 
 def record(**made) -> NetworkRecord:
-    """One record, as it is read; of what ``data`` makes."""
     return checked(data(**made), Path("made-up") / "network.json")
 
 

@@ -37,12 +37,10 @@ MARKUP = re.compile(r"<(script|style)\b.*?</\1>|\{[{%#].*?[}%#]\}|</?[a-z][^>]*>
 
 
 def blank(found: re.Match) -> str:
-    """The same number of lines without the text."""
     return "\n" * found[0].count("\n") or " x "
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """(first line, prose) of a file."""
     source = path.read_text() if path.suffix in (".md", ".ipynb", ".py", ".j2") else ""
     if path.suffix == ".md":
         notes = path.with_name("NOTES.md")  # the page of a machine quotes them

@@ -151,7 +151,6 @@ def devices(config, rank: int, end: float, memory: dict | None) -> list[dict]:
 
 
 def environment(device: str, num_devices: int) -> dict:
-    """A machine that does not exist."""
     gpus = [
         {"index": i, "name": "Test GPU 80GB", "uuid": f"GPU-{i}", "memory_gib": 80.0}
         for i in range(num_devices if device == "cuda" else 0)
@@ -261,7 +260,6 @@ def profiled_records(**common) -> list[Record]:
 
 
 def span(lane: str, name: str, ms: tuple[float, float], size: int | None = None) -> dict:
-    """A stretch of a profiled step."""
     return {"lane": lane, "name": name, "start_s": ms[0] / 1000, "end_s": ms[1] / 1000, "bytes": size}
 
 
@@ -381,7 +379,6 @@ def loaded(records: list[Record], others: float, steal: float | None = 0.0) -> l
 
 
 def summarise_again(data: dict) -> None:
-    """The summary of samples that were changed."""
     data["summary"] = summarise(data["config"]["mode"], data["topology"]["global_batch"], data["samples"])
 
 
@@ -417,7 +414,6 @@ def in_samples(change):
 
 
 def store(folder: Path, records: list[Record]) -> Path:
-    """Write records below a folder, as runs would have; returns the folder."""
     for number, record in enumerate(records):
         run = Path(folder) / f"{number:04d}-{record.run_id}"
         run.mkdir(parents=True)

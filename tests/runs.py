@@ -80,17 +80,14 @@ class Result:
 
     @property
     def loaded(self) -> Record:
-        """The same as `bench` reads it: checked, and typed."""
         return load(self.run_dir / "record.json")
 
     def ok(self) -> "Result":
-        """The same result, of a command that ended well."""
         assert self.code == 0, self.stdout + self.stderr
         return self
 
     @property
     def last_error_line(self) -> str:
-        """The last line of stderr: what a person reads."""
         return (self.stderr.strip().splitlines() or [""])[-1]
 
 
@@ -156,17 +153,14 @@ def finish(process: subprocess.Popen, out: Path | None = None, timeout: float = 
 
 
 def bench(*arguments, env: dict | None = None, out: Path | None = None, timeout: float = 240) -> Result:
-    """One command from start to end."""
     return finish(start(*arguments, env=env), out, timeout)
 
 
 def start_run(out: Path, env: dict | None = None, module: str = "bench", copies=None, **options) -> subprocess.Popen:
-    """Start ``bench run`` with SMALL's options and these."""
     return start("run", *flags(**SMALL | options), "--out", out, env=env, module=module, copies=copies)
 
 
 def run(out: Path, env: dict | None = None, copies=None, **options) -> Result:
-    """``bench run`` with SMALL's options and these, from start to end."""
     return finish(start_run(out, env, copies=copies, **options), Path(out))
 
 

@@ -16,12 +16,10 @@ def text_of(figure) -> str:
 
 
 def plain(page: str) -> str:
-    """The text of a page without its marks."""
     return html.unescape(in_one_line(re.sub(r"<[^>]+>", " ", page)))
 
 
 def printed(*grids) -> str:
-    """Tables as a wide terminal shows them."""
     console = Console(width=250)
     with console.capture() as capture:
         for grid in grids:

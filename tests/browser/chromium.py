@@ -95,11 +95,9 @@ class Browser:
             self.wait(lambda m: m.get("method") == "Page.loadEventFired", "the page")
 
     def of(self, *methods: str) -> list[dict]:
-        """The parameters of the events of these kinds so far."""
         return [m["params"] for m in self.events if m.get("method") in methods]
 
     def evaluate(self, expression: str):
-        """The value of an expression in the page; of a promise, what it promises."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -115,7 +113,6 @@ class Browser:
         assert self.of("Network.loadingFailed", "Runtime.exceptionThrown", "Log.entryAdded") == []
 
     def asked(self) -> list[str]:
-        """The addresses that were asked for, without what is in the page itself."""
         urls = [event["request"]["url"] for event in self.of("Network.requestWillBeSent")]
         return [url for url in urls if not url.startswith("data:")]
 

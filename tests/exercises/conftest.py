@@ -44,7 +44,6 @@ def prepared(sample, tmp_path_factory) -> nbgrading.Course:
 
 @pytest.fixture(scope="session")
 def blank(sample, prepared) -> str:
-    """The students' copy."""
     return prepared.releases[sample.name]
 
 

@@ -24,7 +24,6 @@ def versions() -> dict[str, str]:
 
 
 def pictures() -> dict[str, str]:
-    """File name -> SVG, of each picture."""
     made = {
         "ratios": records.suite("compare", records.compare_programs(), rounds=3),
         "weak-scaling": records.suite("weak", records.scaling_programs("weak"), rounds=3),

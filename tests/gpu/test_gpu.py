@@ -45,7 +45,6 @@ def ran(tmp_path_factory):
 
 
 def devices_of(result) -> list[dict]:
-    """What was seen of each device, in order."""
     return [device for part in result.record["samples"] for device in part["devices"]]
 
 

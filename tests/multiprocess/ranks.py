@@ -93,7 +93,6 @@ def node(config: RunConfig, run_dir: Path) -> Node:
 
 
 def bench(*arguments, out: Path | None = None) -> Result:
-    """One command."""
     said, complaints = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(launcher, "local_node", node),
@@ -129,7 +128,6 @@ class Table:
 
 
 def each(result: Result, key: str) -> list:
-    """One field of every rank's samples."""
     return [part[key] for part in result.record["samples"]]
 
 
@@ -144,12 +142,10 @@ def weights(result: Result, step: int) -> dict[str, np.ndarray]:
 
 
 def norm(tensors: dict[str, np.ndarray]) -> float:
-    """The length of all of them as one vector."""
     return float(np.linalg.norm([np.linalg.norm(tensor) for tensor in tensors.values()]))
 
 
 def apart(a: dict, b: dict) -> dict[str, np.ndarray]:
-    """The absolute differences of all parameters."""
     assert a.keys() == b.keys() and a
     return {name: np.abs(a[name] - b[name]) for name in a}
 

@@ -24,7 +24,6 @@ def suite(ranks):
 
 
 def records_of(out) -> list[Record]:
-    """Every record below a folder."""
     records, refused = find_records(out)
     assert records and not refused
     return records

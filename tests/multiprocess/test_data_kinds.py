@@ -20,7 +20,6 @@ CLASSES = ("daisies", "roses", "tulips")
 
 
 def photograph(seed: int) -> bytes:
-    """A small JPEG whose colours say little and whose size is odd."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 255, (5, 4, 3), dtype=np.uint8)
     image = Image.fromarray(coarse).resize((37 + seed % 7, 29 + seed % 5), Image.BICUBIC)
@@ -41,7 +40,6 @@ def images() -> dict[str, bytes]:
 
 @pytest.fixture
 def folder(tmp_path):
-    """The images as an ImageFolder."""
     for name, content in images().items():
         path = tmp_path / "flowers" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +49,6 @@ def folder(tmp_path):
 
 @pytest.fixture
 def options(tmp_path, folder) -> dict:
-    """What reads each image from that folder when it is needed."""
     return SMALL | {"data": f"imagefolder:{folder}", "data_dir": tmp_path / "cache", "in_memory": 0}
 
 
@@ -64,7 +61,6 @@ def trained(result, images: int = 9) -> Record:
 
 
 def same(one: Record, other: Record) -> bool:
-    """The same weights, and the same accuracy."""
     hashes = [[part.final_weights_sha256 for part in record.samples] for record in (one, other)]
     found = [[(row["top1"], row["loss"]) for row in record.epochs] for record in (one, other)]
     return hashes[0] == hashes[1] and found[0] == found[1]

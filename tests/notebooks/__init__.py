@@ -2,7 +2,6 @@ import psutil
 
 
 def markdown(*blocks: str) -> str:
-    """A page of paragraphs and cells."""
     return "\n\n".join(blocks) + "\n"
 
 

@@ -36,7 +36,6 @@ def executing(paths):
 
 
 def numbered(first: int, last: int):
-    """The chapters from this number to that one."""
     return [path for path in chapters.chapters() if first <= int(path.name[:2]) <= last]
 
 

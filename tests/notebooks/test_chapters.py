@@ -25,7 +25,6 @@ def cells(path, kind: str) -> list[str]:
 
 
 def prose(path) -> str:
-    """The text without its code cells, fences and inline code."""
     text = "\n\n".join(cells(path, "markdown"))
     return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
 

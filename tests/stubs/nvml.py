@@ -74,7 +74,6 @@ class NvmlStub:
 
 
 def variables(visible: str | None = None, **settings: Any) -> dict[str, str]:
-    """The settings as the stub reads them: lists joined by commas."""
     found = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     for name, value in settings.items():
         values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]

@@ -11,7 +11,6 @@ SLOW = ("test_fake_cuda", "test_equal_arms", "test_streams", "test_install", "te
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Mark them."""
     for item in items:
         left_out = item.path.stem in SLOW or any(map(item.get_closest_marker, ("slow", "wide", "weekly")))
         if HERE in item.path.parents and not left_out:

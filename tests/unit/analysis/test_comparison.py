@@ -68,7 +68,6 @@ def fact(found, name, rules=NOTHING_VARIES):
 
 
 def changed(change, program: str | None = None):
-    """A comparison of three rounds whose records differ from what they did; of one program, or of all."""
     return records.suite("compare", rounds=3, change=change, of=program)
 
 

@@ -35,7 +35,6 @@ def no_variables_of_before(monkeypatch):
 
 @pytest.fixture(scope="module")
 def no_torch(tmp_path_factory):
-    """An environment in which importing torch, torchvision or Horovod is an error."""
     folder = tmp_path_factory.mktemp("no_torch")
     for name in ("torch", "torchvision", "horovod"):
         (folder / name).mkdir()
@@ -46,7 +45,6 @@ def no_torch(tmp_path_factory):
 
 @pytest.fixture
 def some(tmp_path):
-    """A folder with one good record, a failed one and a truncated one."""
     good, failed = (json.dumps(record(failed=kind).data) for kind in (None, "killed"))
     for name, text in {"good": good, "failed": failed, "truncated": good[:500]}.items():
         (tmp_path / name).mkdir()
@@ -71,7 +69,6 @@ print(json.dumps(found))
 
 
 def without_torch(no_torch: dict, *commands: list[str]) -> list[list]:
-    """Exit code, output and errors of commands in a process that cannot import torch."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{no_torch['PYTHONPATH']}"}
     process = subprocess.run([sys.executable, "-c", ALL, json.dumps(commands)], env=environment, capture_output=True,
                              text=True, timeout=200)  # fmt: skip

@@ -19,7 +19,6 @@ OF_THE_CLONE = {line.name for line in all_commands() if {"clone", "sets"} & set(
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Runs ``python -m bench …`` of a wheel, in an empty folder."""
     folder = tmp_path_factory.mktemp("site")
     wheel = folder / release.build_wheel(folder)
     zipfile.ZipFile(wheel).extractall(folder)

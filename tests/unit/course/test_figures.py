@@ -19,7 +19,6 @@ pytestmark = needs_javascript
 
 @pytest.fixture
 def ask(tmp_path):
-    """The value of an expression, in which F is a figure's functions."""
     return lambda expression, name="memory": evaluate(
         scripts(), f"(F => {expression})(Figure.all.{name}.functions)", tmp_path
     )

@@ -13,7 +13,6 @@ def timed(
     folder, ranks: int, step_s: list[float], wait_s: list[float], batch: int | None, number: int = 1, script: str = "",
     **known,
 ):  # fmt: skip
-    """Write a record. step_s, wait_s: by rank, the same in every step. script: its arguments."""
     made = foreigners.data(ranks=ranks, batch=batch, number=10 * ranks + number, **known)
     for part, step, wait in zip(made["samples"], step_s, wait_s, strict=True):
         part["step_time_s"], part["data_wait_s"] = [step] * 20, [wait] * 20
@@ -34,7 +33,6 @@ def diff(tmp_path, *flags: str) -> int:
 
 
 def cells(out: str, devices: int) -> list[str]:
-    """The row of the table for a number of devices."""
     engines = ["DistributedDataParallel"], ["DistributedDataParallel,"]
     rows = [line.split() for line in out.splitlines() if line.split()[1:2] in engines]
     (row,) = [row for row in rows if row[0] == str(devices)]
@@ -42,7 +40,6 @@ def cells(out: str, devices: int) -> list[str]:
 
 
 def shown(tmp_path, capsys, *values: str) -> str:
-    """What ``bench diff`` of the two folders prints, which has these values."""
     assert diff(tmp_path) == 0
     out = capsys.readouterr().out
     assert [value for value in values if value not in out] == []
