@@ -64,10 +64,11 @@ def test_a_rank_that_raises(name, tmp_path, forked_programs):
 
 @pytest.mark.parametrize("name", [engine(name) for name in ENGINES])
 def test_a_rank_that_is_killed(name, tmp_path, no_linux, forked_programs):
-    """And nobody is left behind, the loader's workers of torchrun's ranks among them, which are asleep in a storage. By
-    spawn: where the system is not Linux."""
-    rank, slow = bad_rank(name), {"workers": 2, "storage_ms": 300} if name == "ddp by torchrun" else {}
-    env, copies = no_linux if name == "ddp by spawn" else None, None if "ddp" in name else forked_programs
+    """And nobody is left behind. By torchrun: fresh processes where it is not Linux, and the loader's workers of
+    the ranks, which are asleep in a storage."""
+    rank, fresh = bad_rank(name), name == "ddp by torchrun"
+    slow = {"workers": 2, "storage_ms": 300} if fresh else {}
+    env, copies = (no_linux, None) if fresh else (None, forked_programs)
     result = run(tmp_path / "out", env=env, copies=copies, **ENGINES[name], **slow, fault=f"kill:{rank}:2")
     assert left_behind(result.pid, within=3.0 if slow else GONE_WITHIN) == []  # alone a worker looks after five
     failure = failure_of(result)
@@ -121,22 +122,26 @@ def test_a_copy_that_fails_after_a_failure_hides_nothing(tmp_path, capsys, faile
     assert said.out == "" and ("file:///proc/nowhere" in said.err) == bool(failed)
 
 
-LIMIT_GIB = 3  # more than two ranks of a small model take
+LIMIT_GIB = 1  # more than `bench` takes
 
-# Rank 1 of a run takes memory without end once it steps: a leak, as Python's own start-up file of the test.
+# A network whose rank 1 joins the group, and takes memory without end once it steps: a leak.
 LEAK = """
 import os, sys, threading, time
 from pathlib import Path
+from bench.process.heartbeat import read_status
+from tests.small_resnets import two_blocks
 
 def leak(kept=[]):
-    from bench.process.heartbeat import read_status
     while not ((beat := read_status(Path(sys.argv[1]), 1)) and beat.step > 2):
         time.sleep(0.1)
     while True:
         kept.append(b"x" * (64 << 20))
 
-if os.environ.get("RANK") == "1" and "BENCH_TREE" in os.environ:
-    threading.Timer(3, leak).start()
+def leaking(num_outputs):
+    if os.environ["RANK"] == "1":
+        Path({!r}, "cgroup.procs").write_text(str(os.getpid()))
+        threading.Thread(target=leak).start()
+    return two_blocks(num_outputs)
 """
 DOCTOR = """
 import os, pathlib, sys
@@ -168,10 +173,10 @@ def group():
 
 def test_a_rank_that_the_kernel_kills_for_want_of_memory(group, tmp_path, forked_programs):
     """And the doctor knows the limit; a rank that somebody kills was not out of memory."""
-    (tmp_path / "sitecustomize.py").write_text(LEAK)
-    options = ENGINES["ddp by torchrun"] | ENDLESS
-    process = start_run(tmp_path / "out", env={"PYTHONPATH": str(tmp_path)}, **options)
-    (group / "cgroup.procs").write_text(str(process.pid))  # and with it the ranks that it will start
+    (tmp_path / "leak.py").write_text(LEAK.format(str(group)))
+    options = ENGINES["ddp by torchrun"] | ENDLESS | {"model": f"{tmp_path / 'leak.py'}:leaking"}
+    process = start_run(tmp_path / "out", copies=forked_programs, **options)
+    (group / "cgroup.procs").write_text(str(process.pid))
     failure = failure_of(finish(process, tmp_path / "out", timeout=240))
     assert (failure["rank"], failure["kind"], failure["out_of_memory"]) == (1, "killed", True)
     assert "signal 9" in failure["message"] and f"limit of {LIMIT_GIB}.00 GiB" in failure["message"]
@@ -257,8 +262,7 @@ def test_more_gpus_than_are_visible(nvml_stub, tmp_path, visible, asked, there):
 )
 def test_ctrl_c(name, times, tmp_path, forked_programs):
     """By SIGTERM, with torchrun: the test after this one."""
-    copies = forked_programs if times == 1 else None  # who presses it again and again ends fresh processes
-    with going_on(tmp_path, name, copies=copies) as process:
+    with going_on(tmp_path, name, copies=forked_programs) as process:
         asked = time.monotonic()
         for _ in range(times):
             process.send_signal(signal.SIGINT)
@@ -298,7 +302,7 @@ def test_ctrl_c_before_anything_runs(tmp_path):
 @pytest.mark.parametrize("name", [engine(name, *[WIDE] * (name == "ddp by spawn")) for name in ENGINES if name != "dp"])
 def test_bench_itself_is_killed(name, tmp_path, forked_programs):
     """Nobody is there to end the ranks, so they end by themselves; also while nobody has taken note of the death."""
-    with going_on(tmp_path, name, copies=forked_programs if name == "horovod" else None) as process:
+    with going_on(tmp_path, name, copies=forked_programs) as process:
         process.kill()
         left = left_behind(process.pid, within=GONE_WITHIN)
         finish(process)
