@@ -22,7 +22,7 @@ from bench.process.guard import alive
 from bench.record.read import load
 from tests import runs
 from tests.multiprocess.broken import ENDLESS, ENGINES, GONE_WITHIN, bad_rank, engine, failure_of, one_line, refused
-from tests.runs import LASTING, ROOT, bench, finish, left_behind, needs_horovod, needs_mpi, run, start_run
+from tests.runs import LASTING, ROOT, bench, finish, left_behind, run, start_run
 
 WIDE = pytest.mark.wide
 
@@ -64,11 +64,9 @@ def test_a_rank_that_raises(name, tmp_path, forked_programs):
 
 @pytest.mark.parametrize("name", [engine(name) for name in ENGINES])
 def test_a_rank_that_is_killed(name, tmp_path, no_linux, forked_programs):
-    """And nobody is left behind. By torchrun: fresh processes where it is not Linux, and the loader's workers of
-    the ranks, which are asleep in a storage."""
-    rank, fresh = bad_rank(name), name == "ddp by torchrun"
-    slow = {"workers": 2, "storage_ms": 300} if fresh else {}
-    env, copies = (no_linux, None) if fresh else (None, forked_programs)
+    """And nobody is left. By torchrun: fresh processes, not on Linux, with loaders' workers asleep in a storage."""
+    rank, slow = bad_rank(name), {"workers": 2, "storage_ms": 300} if name == "ddp by torchrun" else {}
+    env, copies = (no_linux, None) if slow else (None, forked_programs)
     result = run(tmp_path / "out", env=env, copies=copies, **ENGINES[name], **slow, fault=f"kill:{rank}:2")
     assert left_behind(result.pid, within=3.0 if slow else GONE_WITHIN) == []  # alone a worker looks after five
     failure = failure_of(result)
@@ -252,16 +250,10 @@ def test_more_gpus_than_are_visible(nvml_stub, tmp_path, visible, asked, there):
     refused(result, f"GPUS={asked}", f"GPUS={there}", "DEVICE=cpu")
 
 
-@pytest.mark.parametrize(
-    ("name", "times"),
-    [
-        pytest.param("horovod", 1, id="horovod", marks=needs_horovod),
-        pytest.param("horovod by mpirun", 1, id="mpirun", marks=needs_mpi),
-        pytest.param("ddp by spawn", 1000, id="spawn, again and again"),
-    ],
-)
-def test_ctrl_c(name, times, tmp_path, forked_programs):
-    """By SIGTERM, with torchrun: the test after this one."""
+@pytest.mark.parametrize("name", [engine("horovod"), engine("horovod by mpirun"), engine("ddp by spawn")])
+def test_ctrl_c(name, tmp_path, forked_programs):
+    """By spawn it comes again and again. By SIGTERM, with torchrun: the test after this one."""
+    times = 1000 if name == "ddp by spawn" else 1
     with going_on(tmp_path, name, copies=forked_programs) as process:
         asked = time.monotonic()
         for _ in range(times):
