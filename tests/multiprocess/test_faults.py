@@ -203,12 +203,12 @@ def test_a_request_that_only_a_rank_can_judge(name, tmp_path, forked_programs):
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
-def test_a_busy_port(launcher, tmp_path):
+def test_a_busy_port(launcher, tmp_path, ranks):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        refused(run(tmp_path, mode="ddp", gpus=2, launcher=launcher, dist_url=url), url)
+        refused(ranks.run(tmp_path, mode="ddp", gpus=2, launcher=launcher, dist_url=url), url)
 
 
 @pytest.mark.parametrize(
