@@ -5,18 +5,26 @@ where they hang: TIMEOUT counts from when all have joined.
 """
 
 import functools
+import inspect
 import sys
 from unittest import mock
 
 from bench import __main__ as cli
 from bench.launch import supervise
 
-STARTING_S = 240.0
-
 
 def slow_start():
-    """What is launched under this context manager may take STARTING_S to join."""
-    return mock.patch.object(supervise, "run", functools.partial(supervise.run, starting=STARTING_S))
+    """What is launched under this context manager may take four minutes to join."""
+    return mock.patch.object(supervise, "run", functools.partial(supervise.run, starting=240.0))
+
+
+def with_horovods_wait(num_outputs: int):
+    """A network of ranks that wait as Horovod does, which takes a core, also where they are copies."""
+    from tests.small_resnets import two_blocks
+
+    library = sys.modules["horovod.torch.mpi_lib_v2"]
+    library.horovod_torch_wait_and_clear = inspect.unwrap(library.horovod_torch_wait_and_clear)
+    return two_blocks(num_outputs)
 
 
 if __name__ == "__main__":

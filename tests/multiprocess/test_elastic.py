@@ -34,9 +34,9 @@ def test_ddp_starts_all_ranks_again_from_the_last_checkpoint(ranks, tmp_path, fo
 
 
 @needs_horovod
-def test_horovod_goes_on_with_the_ranks_that_are_left(tmp_path):
+def test_horovod_goes_on_with_the_ranks_that_are_left(tmp_path, forked_programs):
     """Also when the first of them is killed: the other one, which keeps its process, is rank 0 then."""
-    result = run(tmp_path, **TRAINING, mode="horovod", elastic=1, fault="kill:0:5")
+    result = run(tmp_path, copies=forked_programs, **TRAINING, mode="horovod", elastic=1, fault="kill:0:5")
     survived(result, rank=0, kind="killed", steps_repeated=2, devices_before=2, devices_after=1)
     record = result.record
     sizes = (record["topology"]["world_size"], record["topology"]["global_batch"], record["config"]["lr_batch"])

@@ -22,7 +22,7 @@ from bench.process.guard import alive
 from bench.record.read import load
 from tests import runs
 from tests.multiprocess.broken import ENDLESS, ENGINES, GONE_WITHIN, bad_rank, engine, failure_of, one_line, refused
-from tests.runs import LASTING, ROOT, bench, finish, left_behind, needs_horovod, needs_mpi, run, start_run
+from tests.runs import LASTING, ROOT, bench, finish, left_behind, run, start_run
 
 WIDE = pytest.mark.wide
 
@@ -64,10 +64,9 @@ def test_a_rank_that_raises(name, tmp_path, forked_programs):
 
 @pytest.mark.parametrize("name", [engine(name) for name in ENGINES])
 def test_a_rank_that_is_killed(name, tmp_path, no_linux, forked_programs):
-    """And nobody is left behind, the loader's workers of torchrun's ranks among them, which are asleep in a storage. By
-    spawn: where the system is not Linux."""
+    """And nobody is left. By torchrun: fresh processes, not on Linux, with loaders' workers asleep in a storage."""
     rank, slow = bad_rank(name), {"workers": 2, "storage_ms": 300} if name == "ddp by torchrun" else {}
-    env, copies = no_linux if name == "ddp by spawn" else None, None if "ddp" in name else forked_programs
+    env, copies = (no_linux, None) if slow else (None, forked_programs)
     result = run(tmp_path / "out", env=env, copies=copies, **ENGINES[name], **slow, fault=f"kill:{rank}:2")
     assert left_behind(result.pid, within=3.0 if slow else GONE_WITHIN) == []  # alone a worker looks after five
     failure = failure_of(result)
@@ -121,22 +120,26 @@ def test_a_copy_that_fails_after_a_failure_hides_nothing(tmp_path, capsys, faile
     assert said.out == "" and ("file:///proc/nowhere" in said.err) == bool(failed)
 
 
-LIMIT_GIB = 3  # more than two ranks of a small model take
+LIMIT_GIB = 1  # more than `bench` takes
 
-# Rank 1 of a run takes memory without end once it steps: a leak, as Python's own start-up file of the test.
+# A network whose rank 1 joins the group, and takes memory without end once it steps: a leak.
 LEAK = """
 import os, sys, threading, time
 from pathlib import Path
+from bench.process.heartbeat import read_status
+from tests.small_resnets import two_blocks
 
 def leak(kept=[]):
-    from bench.process.heartbeat import read_status
     while not ((beat := read_status(Path(sys.argv[1]), 1)) and beat.step > 2):
         time.sleep(0.1)
     while True:
         kept.append(b"x" * (64 << 20))
 
-if os.environ.get("RANK") == "1" and "BENCH_TREE" in os.environ:
-    threading.Timer(3, leak).start()
+def leaking(num_outputs):
+    if os.environ["RANK"] == "1":
+        Path({!r}, "cgroup.procs").write_text(str(os.getpid()))
+        threading.Thread(target=leak).start()
+    return two_blocks(num_outputs)
 """
 DOCTOR = """
 import os, pathlib, sys
@@ -168,10 +171,10 @@ def group():
 
 def test_a_rank_that_the_kernel_kills_for_want_of_memory(group, tmp_path, forked_programs):
     """And the doctor knows the limit; a rank that somebody kills was not out of memory."""
-    (tmp_path / "sitecustomize.py").write_text(LEAK)
-    options = ENGINES["ddp by torchrun"] | ENDLESS
-    process = start_run(tmp_path / "out", env={"PYTHONPATH": str(tmp_path)}, **options)
-    (group / "cgroup.procs").write_text(str(process.pid))  # and with it the ranks that it will start
+    (tmp_path / "leak.py").write_text(LEAK.format(str(group)))
+    options = ENGINES["ddp by torchrun"] | ENDLESS | {"model": f"{tmp_path / 'leak.py'}:leaking"}
+    process = start_run(tmp_path / "out", copies=forked_programs, **options)
+    (group / "cgroup.procs").write_text(str(process.pid))
     failure = failure_of(finish(process, tmp_path / "out", timeout=240))
     assert (failure["rank"], failure["kind"], failure["out_of_memory"]) == (1, "killed", True)
     assert "signal 9" in failure["message"] and f"limit of {LIMIT_GIB}.00 GiB" in failure["message"]
@@ -200,12 +203,12 @@ def test_a_request_that_only_a_rank_can_judge(name, tmp_path, forked_programs):
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
-def test_a_busy_port(launcher, tmp_path):
+def test_a_busy_port(launcher, tmp_path, ranks):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        refused(run(tmp_path, mode="ddp", gpus=2, launcher=launcher, dist_url=url), url)
+        refused(ranks.run(tmp_path, mode="ddp", gpus=2, launcher=launcher, dist_url=url), url)
 
 
 @pytest.mark.parametrize(
@@ -247,18 +250,11 @@ def test_more_gpus_than_are_visible(nvml_stub, tmp_path, visible, asked, there):
     refused(result, f"GPUS={asked}", f"GPUS={there}", "DEVICE=cpu")
 
 
-@pytest.mark.parametrize(
-    ("name", "times"),
-    [
-        pytest.param("horovod", 1, id="horovod", marks=needs_horovod),
-        pytest.param("horovod by mpirun", 1, id="mpirun", marks=needs_mpi),
-        pytest.param("ddp by spawn", 1000, id="spawn, again and again"),
-    ],
-)
-def test_ctrl_c(name, times, tmp_path, forked_programs):
-    """By SIGTERM, with torchrun: the test after this one."""
-    copies = forked_programs if times == 1 else None  # who presses it again and again ends fresh processes
-    with going_on(tmp_path, name, copies=copies) as process:
+@pytest.mark.parametrize("name", [engine("horovod"), engine("horovod by mpirun"), engine("ddp by spawn")])
+def test_ctrl_c(name, tmp_path, forked_programs):
+    """By spawn it comes again and again. By SIGTERM, with torchrun: the test after this one."""
+    times = 1000 if name == "ddp by spawn" else 1
+    with going_on(tmp_path, name, copies=forked_programs) as process:
         asked = time.monotonic()
         for _ in range(times):
             process.send_signal(signal.SIGINT)
@@ -298,7 +294,7 @@ def test_ctrl_c_before_anything_runs(tmp_path):
 @pytest.mark.parametrize("name", [engine(name, *[WIDE] * (name == "ddp by spawn")) for name in ENGINES if name != "dp"])
 def test_bench_itself_is_killed(name, tmp_path, forked_programs):
     """Nobody is there to end the ranks, so they end by themselves; also while nobody has taken note of the death."""
-    with going_on(tmp_path, name, copies=forked_programs if name == "horovod" else None) as process:
+    with going_on(tmp_path, name, copies=forked_programs) as process:
         process.kill()
         left = left_behind(process.pid, within=GONE_WITHIN)
         finish(process)

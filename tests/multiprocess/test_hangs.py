@@ -23,16 +23,14 @@ AWAY_S = 4.0
 
 def hung(out, copies, name: str) -> Result:
     """The last rank waits for nothing, in the third step."""
-    fault = f"hang:{bad_rank(name)}:2"
-    options = ENGINES[name] | {"fault": fault, "timeout": LIMIT_S}
+    options = ENGINES[name] | {"fault": f"hang:{bad_rank(name)}:2", "timeout": LIMIT_S}
     return finish(start_run(out, module=hangs.__name__, copies=copies, **options), out, timeout=400)
 
 
 def alone(out, copies, name: str) -> Result:
-    """Rank 0 enters a collective that the other does not. Horovod's are fresh programs: in a copy, its waiting is not
-    Horovod's; and it takes a core."""
-    limit, copies = (5, None) if name == "horovod" else (2 * LIMIT_S, copies)
-    options = ENGINES[name] | {"batch": 240, "epochs": 1, "mistake": "rank0-collective", "timeout": limit}
+    """Rank 0 enters a collective that the other does not."""
+    own = {"timeout": 5, "model": f"{hangs.__file__}:with_horovods_wait"} if name == "horovod" else {}
+    options = ENGINES[name] | {"batch": 240, "epochs": 1, "mistake": "rank0-collective", "timeout": 2 * LIMIT_S} | own
     return finish(start_run(out, module=hangs.__name__, copies=copies, **options), out, timeout=400)
 
 
@@ -58,9 +56,9 @@ def stopped_for_a_while(out, copies, name: str) -> Result:
     return finish(process, out)
 
 
-def stopped_launcher(out, _, name: str) -> Result:
-    """`bench` is stopped and continued, and then its launcher is stopped for good: fresh processes, both of them."""
-    process, _ = started(out, name, steps=60, storage_ms=30, timeout=LIMIT_S)
+def stopped_launcher(out, copies, name: str) -> Result:
+    """`bench` is stopped and continued, and then its launcher is stopped for good."""
+    process, _ = started(out, name, copies=copies, steps=60, storage_ms=30, timeout=LIMIT_S)
     (launcher,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGSTOP)
     time.sleep(AWAY_S)

@@ -109,11 +109,9 @@ def test_compare_over_two_machines_leaves_out_what_one_process_cannot_have(clust
 )
 @BOTH
 def test_what_breaks_is_named_with_its_machine_and_nothing_is_left_on_any(
-    mode, name, given, code, failure, named, request, scene
+    mode, name, given, code, failure, named, request, scene, copied_python
 ):  # fmt: skip
     """A link that is down for 5 s is waited for; one that stays down is a hang."""
-    if name != "first_killed":  # whose processes are fresh ones
-        request.getfixturevalue("copied_python")
     if mode == "ddp" and name in WAITING:
         told = request.getfixturevalue("waiting")(name)
     else:

@@ -5,6 +5,7 @@ For each step each rank draws one of the profile's timed steps, so that the slow
 devices. With PROFILE=1 rank 0 records the timeline of one more step, in which every rank takes the median step.
 """
 
+import functools
 import itertools
 import sys
 import time
@@ -112,6 +113,7 @@ def leave_cores() -> None:
         return
     wait = library.horovod_torch_wait_and_clear
 
+    @functools.wraps(wait)
     def wait_asleep(handle: int) -> None:
         while not library.horovod_torch_poll(handle):
             time.sleep(ASK_AGAIN_S)
