@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from _pytest.assertion import rewrite
 
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS
@@ -31,10 +32,19 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 
 def pytest_configure(config) -> None:
     """Hundreds of processes import this project. Where none of them may keep what it has compiled, it is compiled here,
-    once."""
-    if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
+    once. So are the tests, in which pytest rewrites assertions: each of its workers would."""
+    if hasattr(config, "workerinput"):
+        return
+    if sys.dont_write_bytecode:
         for folder in ("bench", "tests"):
             compileall.compile_dir(runs.ROOT / folder, quiet=2)
+    if getattr(config.option, "numprocesses", None):
+        for path in (runs.ROOT / "tests").rglob("test_*.py"):
+            pyc = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+            if not rewrite._read_pyc(path, pyc):
+                rewrite.try_makedirs(pyc.parent)
+                source, code = rewrite._rewrite_test(path, config)
+                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, pyc)
 
 
 @pytest.hookimpl(wrapper=True)
