@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 TWO, SMALL = {"num_devices": 2}, {"model": TINY["model"], "per_device_batch": 256}
 ADAMW = {"mode": "fsdp", "optimizer": "adamw"} | TWO
-GPT = {"model": "gpt", "per_device_batch": 4}
+GPT = {"model": "gpt", "per_device_batch": 4, "layers": 2}
 LABELS_STAY = "labels stay on the CPU"  # a mistake, which tests/fake_cuda.py makes
 WHOLE = {
     "single": {"mode": "single"},
