@@ -55,9 +55,8 @@ def check_bounds(record) -> None:
             if any(len(name) > LONGEST_NAME for name in value):
                 raise ValueError(f"a key with more than {LONGEST_NAME} characters")
             left += value.values()
-        elif isinstance(value, list):
-            if set(map(type, value)) != {float} or any(map(LARGEST.__lt__, map(abs, value))):
-                left += value  # a list of small numbers, as most are, is done
+        elif isinstance(value, list) and (set(map(type, value)) != {float} or any(map(LARGEST.__lt__, map(abs, value)))):
+            left += value  # a list of small numbers, as most are, is done
 
 
 def check_kind(record, where, form: str, key: str, version: int, named: str):
