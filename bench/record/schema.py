@@ -55,8 +55,9 @@ def check_bounds(record) -> None:
             if any(len(name) > LONGEST_NAME for name in value):
                 raise ValueError(f"a key with more than {LONGEST_NAME} characters")
             left += value.values()
-        elif isinstance(value, list) and (set(map(type, value)) != {float} or any(map(LARGEST.__lt__, map(abs, value)))):
-            left += value  # a list of small numbers, as most are, is done
+        elif isinstance(value, list):
+            small = set(map(type, value)) == {float} and not any(map(LARGEST.__lt__, map(abs, value)))
+            left += () if small else value  # most are
 
 
 def check_kind(record, where, form: str, key: str, version: int, named: str):
