@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from _pytest.assertion import rewrite
 
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS
@@ -31,10 +32,15 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 
 def pytest_configure(config) -> None:
     """Hundreds of processes import this project. Where none of them may keep what it has compiled, it is compiled here,
-    once."""
+    once. So are the tests, in which pytest rewrites assertions: each of its workers would."""
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
         for folder in ("bench", "tests"):
             compileall.compile_dir(runs.ROOT / folder, quiet=2)
+        for path in (runs.ROOT / "tests").rglob("test_*.py") if getattr(config.option, "numprocesses", None) else ():
+            pyc = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+            if not rewrite._read_pyc(path, pyc):
+                source, code = rewrite._rewrite_test(path, config)
+                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, pyc)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -49,8 +55,8 @@ def pytest_collection():
 
 def pytest_collection_modifyitems(items) -> None:
     """Folders of long files first: one worker runs a file, and the end should be of short ones."""
-    first = [runs.ROOT / "tests" / name for name in ("notebooks", "multiprocess", "exercises")]
-    items.sort(key=lambda item: next((n for n, folder in enumerate(first) if folder in item.path.parents), len(first)))
+    first = {"notebooks": 0, "multiprocess": 1, "exercises": 2}
+    items.sort(key=lambda item: first.get(item.nodeid.removeprefix("tests/").partition("/")[0], len(first)))
 
 
 @pytest.hookimpl(optionalhook=True)  # also without pytest-xdist
@@ -67,9 +73,9 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def real_run(tmp_path_factory):
+def real_run(tmp_path_factory, forked_programs):
     """One small run of a single process that ended well, for tests that read what a run leaves behind."""
-    return runs.run(tmp_path_factory.mktemp("real"), mode="single", steps=3).ok()
+    return runs.run(tmp_path_factory.mktemp("real"), mode="single", steps=3, copies=forked_programs).ok()
 
 
 @pytest.fixture
@@ -78,12 +84,9 @@ def small_disk(tmp_path):
     mounted = []
 
     def make(pages: int):
-        folder = tmp_path / f"disk{pages}"
-        folder.mkdir()
-        options = f"size={pages * 4}k"
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        may = shutil.which("mount") and os.geteuid() == 0
-        if not may or subprocess.run(command, capture_output=True).returncode:
+        (folder := tmp_path / f"disk{pages}").mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={pages * 4}k", "tmpfs", str(folder)]
+        if os.geteuid() or not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
             pytest.skip("a full disk needs the right to mount a small one: run as root, outside a sandbox")
         mounted.append(folder)
         return folder

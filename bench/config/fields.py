@@ -54,7 +54,7 @@ def base_type(f: dataclasses.Field) -> type:
 
 
 def check_value(f: dataclasses.Field, value) -> None:
-    if value is None:
+    if value is None or value is f.default:
         return
     meta, name = f.metadata, variable_of(f)
     if meta["choices"] and value not in meta["choices"]:

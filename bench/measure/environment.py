@@ -85,7 +85,7 @@ def source_hash(*more: str, text: bool = True) -> str:
     """sha256 over the Python files that a rank or its launcher can import, by name, committed or not.
 
     more: entries of NO_RANKS to include. text: whether comments and docstrings count; without them it takes one or two
-    seconds, and depends on the Python version.
+    seconds the first time, and depends on the Python version.
     """
     digest = hashlib.sha256()
     package = REPOSITORY / "bench"
@@ -95,13 +95,15 @@ def source_hash(*more: str, text: bool = True) -> str:
     return digest.hexdigest()
 
 
+@functools.cache
 def _without_text(source: bytes) -> bytes:
+    """A hash of the code."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if documented and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
-    return ast.dump(tree).encode()
+    return hashlib.sha256(ast.dump(tree).encode()).digest()
 
 
 def source_files(*more: str) -> list[Path]:

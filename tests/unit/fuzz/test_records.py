@@ -129,7 +129,7 @@ def test_a_changed_text_is_read_or_refused_in_one_line(data):
     good(text[:start] + data.draw(st.text(max_size=20)) + text[start + length :])
 
 
-@fewer(5)
+@fewer(10)
 @given(cases())
 @example(("lab-20261121-154253-72c7", 1, [(("observed", "data", "global_batch"), "drop", None)], False))
 @example(("lab-20261121-154253-72c7", 1, [(("observed", "data", "never_seen"), "put", 1)], False))

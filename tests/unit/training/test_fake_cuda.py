@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bench.config.modes import MODES
-from tests.runs import ROOT
+from tests.runs import ROOT, TINY
 
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 pytestmark = pytest.mark.skipif(
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(
     reason="it needs a torch with CUDA, a C compiler, and no GPU: tests/gpu has the real ones",
 )
 
-TWO, SMALL = {"num_devices": 2}, {"model": "resnet18"}
+TWO, SMALL = {"num_devices": 2}, {"model": TINY["model"], "per_device_batch": 256}
 ADAMW = {"mode": "fsdp", "optimizer": "adamw"} | TWO
-GPT = {"model": "gpt", "per_device_batch": 4}
+GPT = {"model": "gpt", "per_device_batch": 4, "layers": 2}
 LABELS_STAY = "labels stay on the CPU"  # a mistake, which tests/fake_cuda.py makes
 WHOLE = {
     "single": {"mode": "single"},

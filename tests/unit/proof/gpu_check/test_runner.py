@@ -113,7 +113,7 @@ def test_the_file_is_shared_and_another_one_is_refused(tmp_path):
         runner.Findings(tmp_path)
 
 
-def test_ctrl_c_leaves_what_was_found_and_nobody(tmp_path):
+def test_ctrl_c_leaves_what_was_found_and_nobody(tmp_path, copied_python):
     code = f"from tests.unit.proof.gpu_check import test_runner as it; it.carry_out({str(tmp_path)!r})"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE)
     wait_for((tmp_path / "child").exists, "the check that hangs")
@@ -178,15 +178,10 @@ def test_the_plan_needs_no_gpu_and_no_torch():
     assert "torch" not in {line.split("|")[-1].strip() for line in result.stderr.splitlines()}
 
 
-@pytest.mark.parametrize(
-    ("words", "values"),
-    [
-        ("", ["GPU", "PLAN=1"]),
-        ("--part A1,C3", ["PART=C3", *base.PARTS]),
-        ("--budget 45", ["BUDGET=45"]),
-        ("--plan maybe", ["PLAN=maybe"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "values"), [
+    ("", ["GPU", "PLAN=1"]), ("--part A1,C3", ["PART=C3", *base.PARTS]), ("--budget 45", ["BUDGET=45"]),
+    ("--plan maybe", ["PLAN=maybe"]),
+])  # fmt: skip
 def test_what_cannot_be_is_one_line(words, values, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with refuses(*values):
