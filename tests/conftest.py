@@ -1,6 +1,7 @@
 """What all tests share: a stub of NVML, a local S3 server, programs that begin with torch, a small disk, a record."""
 
 import compileall
+import contextlib
 import gc
 import os
 import shutil
@@ -36,11 +37,12 @@ def pytest_configure(config) -> None:
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
         for folder in ("bench", "tests"):
             compileall.compile_dir(runs.ROOT / folder, quiet=2)
-        for path in (runs.ROOT / "tests").rglob("test_*.py") if getattr(config.option, "numprocesses", None) else ():
-            pyc = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
-            if not rewrite._read_pyc(path, pyc):
-                source, code = rewrite._rewrite_test(path, config)
-                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, pyc)
+        with contextlib.suppress(AttributeError):  # of a pytest that names them otherwise
+            for path in (runs.ROOT / "tests").rglob("test_*.py") if getattr(config.option, "numprocesses", 0) else ():
+                pyc = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+                if not rewrite._read_pyc(path, pyc):
+                    source, code = rewrite._rewrite_test(path, config)
+                    rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, pyc)
 
 
 @pytest.hookimpl(wrapper=True)
