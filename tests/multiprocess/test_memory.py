@@ -9,7 +9,7 @@ import pytest
 from tests import runs
 from tests.multiprocess.broken import one_line
 from tests.runs import needs_horovod
-from tests.validation.predicted_memory import ALIKE, ROWS, compared, off_by
+from tests.validation.predicted_memory import ROWS, compared, off_by, smaller
 
 WITHIN = 0.02
 
@@ -22,7 +22,7 @@ def named(row: dict):
 
 @pytest.mark.parametrize("row", [named(row) for row in ROWS[:8]])
 def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
-    result = ranks.run(tmp_path, **ALIKE | row).ok()
+    result = ranks.run(tmp_path, **smaller(row)).ok()
     pairs = compared(result.loaded)
     assert len(pairs) == (1 if row["mode"] in ("single", "dp") else 2)
     for predicted, measured in pairs:
@@ -42,9 +42,9 @@ def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
 SEARCHED = {"mode": "ddp", "gpus": 2, "batch": "max"}
 
 
-def test_the_largest_batch_is_tried_and_then_run_as_if_given(forked_programs, tmp_path):
+def test_the_largest_batch_is_tried_and_then_run_as_if_given(ranks, tmp_path):
     """As many images as the data have fit."""
-    result = runs.run(tmp_path, copies=forked_programs, **SEARCHED, memory_gib=2).ok()
+    result = ranks.run(tmp_path, **SEARCHED, memory_gib=2).ok()
     record, most = result.loaded, 1437 // 2
     assert record.config.per_device_batch == most and f"BATCH={most}" in record.data["command"]
     (tried,) = record.data["batch_search"]
@@ -52,9 +52,9 @@ def test_the_largest_batch_is_tried_and_then_run_as_if_given(forked_programs, tm
     assert f"BATCH={most}" in result.stdout.splitlines()[0]
 
 
-def test_not_even_one_example_fits(forked_programs, tmp_path):
+def test_not_even_one_example_fits(ranks, tmp_path):
     """Each rank has ended its try by the error that torch raises on a GPU; nothing of the try is left."""
-    result = runs.run(tmp_path, copies=forked_programs, **SEARCHED, memory_gib=0.05)
+    result = ranks.run(tmp_path, **SEARCHED, memory_gib=0.05)
     one_line(result, 3)
     assert "BATCH=1" in result.stderr and "MEMORY_GIB=0.05" in result.stderr and list(tmp_path.iterdir()) == []
 

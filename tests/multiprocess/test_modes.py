@@ -427,7 +427,7 @@ TABLE = {
     "single, clipped, exact": (ONE | CLIPPED, on_record),
     "single, adam": (ONE | ADAM, on_record),
     "single, batch norm, exact": (ONE | EXACT | {"norm": "batch"}, on_record),
-    # How ranks are started: fresh programs of every engine.
+    # How ranks are started, by every engine: fresh programs, but for spawn (fresh ones: test_faults.py).
     "ddp x2 by torchrun": (two("ddp", launcher="torchrun"), *LAUNCHED),
     "ddp x2 by torchrun at a tcp address": (two("ddp", launcher="torchrun", dist_url="tcp"), *LAUNCHED),
     "ddp x2 by spawn at a file, tuned, loader workers": (
@@ -506,10 +506,10 @@ TABLE = {
         FSDP_BF16 | {"param_dtype": "bf16", "reduce_dtype": "fp32"}, half_of_the_bytes,
     ),
 }  # fmt: skip
-# Others show the same.
+# Others show the same. (Passes: the row of three ranks; their timeline: that with fp16 on the wire.)
 WIDE = (
     "ddp x2 by torchrun at a tcp address", "ddp x2 by spawn at a tcp address", "zero1 x3, views, no overlap",
-    "fsdp x2, weights kept, prefetched", "horovod x3", "local, averaged every step",
+    "ddp x2 in passes, profiled", "fsdp x2, weights kept, prefetched", "horovod x3", "local, averaged every step",
 )  # fmt: skip
 QUICK = (
     "dp x4", "ddp x3 in passes, static graph, small buckets, views, fused, checkpointed, unfair",
@@ -527,7 +527,7 @@ def cases():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, ranks):
+def run(tmp_path_factory, ranks, forked_programs):
     """``run(name)``: the finished run of a row."""
 
     def start(name, **options):
@@ -537,7 +537,8 @@ def run(tmp_path_factory, ranks):
             return ranks.run(folder, **options)
         urls = {"tcp": f"tcp://127.0.0.1:{free_port()}", "file": f"file://{folder}/meet"}
         options |= {"dist_url": urls[options["dist_url"]]} if "dist_url" in options else {}
-        return runs.run(folder / "a #folder? of 100%", env=LEFT_OVER, **options)  # a path is not a web address
+        copies = forked_programs if options.get("launcher") == "spawn" else None
+        return runs.run(folder / "a #folder? of 100%", LEFT_OVER, copies, **options)  # a path is not a web address
 
     return Table({name: options for name, (options, *_) in TABLE.items()}, start)
 

@@ -4,7 +4,6 @@ import pytest
 
 from bench import mistakes
 from bench.errors import ExitCode
-from tests import runs
 from tests.runs import NARROW, needs_horovod
 
 # The smallest training that has epochs: the digits' 1437 images in 23 steps.
@@ -52,7 +51,7 @@ def test_a_watched_training_is_observed_in_every_part(observed):
     assert seen["host_syncs"] == [] and seen["norm"]["images"] == 16
 
 
-def test_what_is_wrong_on_purpose_is_found_and_said(observed):
+def test_what_is_wrong_on_purpose_is_found_and_said(observed, ranks):
     result, seen = observed(mode="ddp", epochs=1, batch=7, init_sync=0, item_sync=1)
     names = ["unsynced-init", "local-norm", "host-sync"]
     found = mistakes.find(seen)
@@ -60,5 +59,5 @@ def test_what_is_wrong_on_purpose_is_found_and_said(observed):
     assert [bool(finding.question) for finding in found] == [False, False, True]  # a CPU does not wait for itself
     assert all(f"{name}: " in result.stdout for name in names)
     assert seen["host_syncs"][0]["where"].startswith("hooks.py:") and seen["host_syncs"][0]["per_step"] == 1
-    checked = runs.bench("mistake", "check", result.out)
+    checked = ranks.bench("mistake", "check", result.out)
     assert checked.code == ExitCode.FOUND and all(name in checked.stdout for name in names)

@@ -18,6 +18,7 @@ from bench.predict.memory.plan import of_devices
 from bench.profile.memory_parts import WORKSPACE
 from bench.record.view import Record
 from tests.multiprocess import ranks
+from tests.runs import NARROW
 
 MIB = 2**20
 ALIKE = {"image_size": 16, "batch": 16, "memory": 1}
@@ -44,6 +45,13 @@ ROWS = (
     {"mode": "fsdp", "gpus": 2, "model": "resnet18", "reshard": 0},
     {"mode": "fsdp", "gpus": 3, "model": "resnet50", "image_size": 32, "batch": 4},
 )
+
+
+def smaller(row: dict) -> dict:
+    """The options of a row in tests: with fewer steps and, where that suffices, a smaller network."""
+    steps = 2 if row["mode"] in ("ddp", "zero1") else 1  # DDP makes its buckets again in the second step
+    fewer = ALIKE | row | {"warmup": 0, "steps": steps, "image_size": 16}
+    return fewer | ({} if row["mode"] == "single" else {"batch": 16} | NARROW)
 
 
 def compared(record: Record) -> list[tuple[dict, dict]]:
