@@ -40,7 +40,8 @@ class Programs:
             if not beside.name.startswith("python"):
                 (self.folder / beside.name).symlink_to(beside)
         modules = ["torch.distributed"] if FOR_RANKS in self.modules and visible_gpus() else self.modules
-        first = f"import sys; sys.executable = {self.python!r}"  # some modules read it while they are imported
+        # Some modules read the first while they are imported; the second is left out as by bench/course/chapters.py.
+        first = f"import sys; sys.executable = {self.python!r}; sys.modules['rfc3987_syntax'] = None"
         command = [sys.executable, "-c", f"{first}; from tests.forked_python import serve; serve({modules})"]
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(door)
@@ -61,6 +62,7 @@ SERVERS = {
     "TESTS_PYTHON_OF_CHAPTERS": Programs(
         "bench.course.chapters", "nbclient", "bench.course", "ipykernel.kernelapp", "ipykernel.ipkernel",
         "matplotlib.pyplot", "matplotlib_inline.backend_inline", "pandas", "sklearn.datasets", "scipy.stats",
+        "nbgrader.apps",
         COURSE_QUICK="1", MPLBACKEND="module://matplotlib_inline.backend_inline",
     ),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.course.ranks import pickle_call
-from bench.course.shell import PROGRAMS, execute, flags
+from bench.course.shell import execute, flags, program
 
 
 def run_on_nodes(function: Callable, num_nodes: int, *arguments, link: str, timeout: float = 200.0) -> list:
@@ -25,5 +25,5 @@ def run_on_nodes(function: Callable, num_nodes: int, *arguments, link: str, time
     with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
         Path(folder, "call").write_bytes(call)
         command = shlex.join([sys.executable, "-m", "bench.course.node_ranks", folder, str(num_nodes)])
-        execute([*PROGRAMS["bench"], "cluster", *flags({"NODES": num_nodes, "LINK": link, "CMD": command})], timeout)
+        execute([*program("bench"), "cluster", *flags({"NODES": num_nodes, "LINK": link, "CMD": command})], timeout)
         return [pickle.loads(Path(folder, f"result{rank}").read_bytes()) for rank in range(num_nodes)]

@@ -16,12 +16,7 @@ from bench.studies.registry import STUDIES
 
 # A kernel may have been started without its environment on PATH. (Commands started by commands, as the python of
 # `horovodrun python train.py`, are found by PATH: see ``own_paths``.)
-PROGRAMS = {
-    "python": [sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
-    "horovodrun": [sys.executable, "-m", "horovod.runner.launch"],
-    "bench": [sys.executable, "-m", "bench"],
-}
+PROGRAMS = {"python": "", "torchrun": "torch.distributed.run", "horovodrun": "horovod.runner.launch", "bench": "bench"}
 SMALL = "shufflenet_v2_x0_5"  # the network that replaces ResNet-18 in a quick run
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # set by kernels: a pipe would pass for a terminal
 
@@ -61,9 +56,9 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, clu
         temporary = "" if "OUT" in variables else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
         out = Path(temporary or variables["OUT"])
         before = set(out.rglob("record.json"))
-        argv = [*PROGRAMS["bench"], *command.split(), *flags(variables | {"OUT": out})]
+        argv = [*program("bench"), *command.split(), *flags(variables | {"OUT": out})]
         if cluster:
-            argv = [*PROGRAMS["bench"], "cluster", *flags(cluster | {"CMD": shlex.join(argv)})]
+            argv = [*program("bench"), "cluster", *flags(cluster | {"CMD": shlex.join(argv)})]
         execute(argv, timeout, quiet, temporary)
         records = [load(path) for path in out.rglob("record.json") if path not in before]
         return min(records, key=lambda r: r.started_at) if command == "run" else suites_of(records)
@@ -94,8 +89,15 @@ def one_kind_of_device(variables: dict) -> dict:
 def shell(line: str, timeout: float = 120.0) -> None:
     """Run a command line with live output, no pipes or wildcards: ``shell("torchrun --nproc-per-node 2 train.py")``."""
     print(f"$ {line}", flush=True)
-    program, *rest = shlex.split(line)
-    execute([*PROGRAMS.get(program, [program]), *rest], timeout)
+    name, *rest = shlex.split(line)
+    execute([*program(name), *rest], timeout)
+
+
+def program(name: str) -> list[str]:
+    """Its command: one of PROGRAMS is a module of this Python, "python" without one."""
+    if name not in PROGRAMS:
+        return [name]
+    return [sys.executable, "-m", PROGRAMS[name]] if PROGRAMS[name] else [sys.executable]
 
 
 def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = "") -> None:

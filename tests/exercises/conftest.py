@@ -38,7 +38,8 @@ def prepared(sample, tmp_path_factory) -> nbgrading.Course:
     made = root / "prepared.pickle"
     with FileLock(root / "prepared.lock"):
         if not made.exists():
-            made.write_bytes(pickle.dumps(nbgrading.make_release([sample])))
+            with copied_chapters():
+                made.write_bytes(pickle.dumps(nbgrading.make_release([sample])))
     return pickle.loads(made.read_bytes())
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench.course.exercises import contained, grade, nbgrading
+from bench.course.exercises import contained, grade, nbgrading, text
 from bench.course.exercises.nbgrading import Graded
 from tests.exercises.conftest import SAMPLE
 from tests.fuzz import changed, changes_of
@@ -19,13 +19,13 @@ from tests.fuzz import changed, changes_of
 
 @pytest.fixture(scope="module")
 def check(blank, solved, sample):
-    """``check(text)``: a notebook's text that was handed in among a class of three. All are in grades.csv; two have
+    """``check(given)``: a notebook's text that was handed in among a class of three. All are in grades.csv; two have
     their points, and the third has them or a reason. Nothing is run: each gets full points."""
     cells = [cell for cell in json.loads(blank)["cells"] if cell["metadata"]["nbgrader"]["grade"]]
     tests = {cell["id"]: cell["source"] for cell in cells}
     points = {cell["id"]: cell["metadata"]["nbgrader"]["points"] for cell in cells}
 
-    def graded(text: str) -> None:
+    def graded(given: str) -> None:
         ran = []
 
         def run(course, name, notebook, folder, cell_limit_s) -> Graded:
@@ -35,8 +35,9 @@ def check(blank, solved, sample):
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(nbgrading, "make_release", lambda sets: nbgrading.Course({sample.name: blank}, b""))
             patch.setattr(contained, "code_state", dict)
+            patch.setattr(text, "read", lambda *_: sample)
             patch.setattr(nbgrading, "grade", run)
-            for student, content in {"ann": solved, "bob": text, "zoe": solved}.items():
+            for student, content in {"ann": solved, "bob": given, "zoe": solved}.items():
                 path = Path(folder) / "in" / student / f"{sample.name}.ipynb"
                 path.parent.mkdir(parents=True)
                 path.write_bytes(content.encode("utf-8", "surrogatepass"))

@@ -13,9 +13,7 @@ import pytest
 from bench.__main__ import main
 from bench.course import translation
 from bench.course.exercises import chinese, grade, nbgrading, release, text
-from bench.files import LINUX
-from tests.exercises.conftest import SAMPLE, edited
-from tests.forked_programs import Programs
+from tests.exercises.conftest import SAMPLE, copied_chapters, edited
 from tests.runs import bench
 
 WRONG = {
@@ -37,12 +35,7 @@ SLOW = "import time\ncourse = None\nwhile True:\n    time.sleep(1)"  # until its
 @pytest.fixture(scope="module", autouse=True)
 def copied_programs():
     """The commands here, nbgrader and the kernels begin with what they import: fresh ones are in test_grade_late.py."""
-    if not LINUX:
-        yield
-        return
-    modules = "torch.distributed", "nbgrader.apps", "ipykernel.kernelapp", "bench.course"
-    with Programs(*modules, torch=False) as programs, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", programs.python)
+    with copied_chapters():
         yield
 
 
@@ -165,18 +158,11 @@ def test_a_page_names_tasks_and_what_went_wrong(graded):
         assert cause in page(graded, "wrong")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "value"),
-    [
-        (["grade", "nowhere"], "SUBMITTED=nowhere"),
-        (["grade", "{}/empty"], "empty/"),
-        (["grade", "{}/class"], "class/"),
-        (["grade", "{}", "--name", "99"], "'99'"),
-        (["grade", "{}"], "holiday.ipynb"),
-        (["grade", "{}", "--timeout", "soon"], "TIMEOUT=soon"),
-        (["check", "--sets", "nowhere"], "nowhere"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "value"), [
+    (["grade", "nowhere"], "SUBMITTED=nowhere"), (["grade", "{}/empty"], "empty/"), (["grade", "{}/class"], "class/"),
+    (["grade", "{}", "--name", "99"], "'99'"), (["grade", "{}"], "holiday.ipynb"),
+    (["grade", "{}", "--timeout", "soon"], "TIMEOUT=soon"), (["check", "--sets", "nowhere"], "nowhere"),
+])  # fmt: skip
 def test_a_bad_request_is_one_line_and_exit_code_2(arguments, value, tmp_path, capsys):
     for name in ("ann", "empty", "class/ann"):
         (tmp_path / name).mkdir(parents=True)

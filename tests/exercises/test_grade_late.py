@@ -1,5 +1,5 @@
 """Notebooks that do not end by themselves, and those that reach for what is not theirs: what each costs its student,
-and that nothing of it is left. nbgrader and the kernels are fresh processes here."""
+and that nothing of it is left. nbgrader and the kernel to which files are closed are fresh processes here."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ CELL_LIMIT_S = 15  # also for the cells that end well, on a busy machine
 
 DEAF = {
     "task1_answer": "import subprocess, sys, warnings\n"
-    "sleep = [sys.executable, '-c', 'import time; time.sleep(601)']\n"
+    "sleep = [sys.executable, '-S', '-c', 'import time; time.sleep(601)']\n"
     "subprocess.Popen(sleep); subprocess.Popen(sleep, start_new_session=True)\n"
     "def global_batch(per_device_batch, num_devices):\n"
     "    warnings.warn('said on stderr, which costs nothing')\n"
@@ -30,7 +30,8 @@ DEAF = {
 
 def test_a_cell_that_swallows_the_interrupt_costs_its_task_and_those_after_it(sample, solved, prepared):
     """Not the whole notebook: what ran before it keeps its points, and nothing of it is left."""
-    found = grade.grade_text(prepared, sample, edited(solved, **DEAF), CELL_LIMIT_S)
+    with copied_chapters():
+        found = grade.grade_text(prepared, sample, edited(solved, **DEAF), CELL_LIMIT_S)
     assert found.tasks == {1: 1, 2: 0, 3: 0}
     assert "NotRun" in found.feedback and f"{CELL_LIMIT_S} s" in found.feedback
     lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
@@ -109,7 +110,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("what", ["the file", pytest.param("its journal", marks=pytest.mark.wide)])
 def test_who_changes_the_gradebook_has_no_points(what, sample, solved, prepared):
-    """Answers themselves cannot open the journal: CURIOUS. Nothing is fresh here."""
+    """Answers themselves cannot open the journal: CURIOUS."""
     source = f"{OTHER}subprocess.run([sys.executable, '-S', '-c', {CHANGES[what]!r}], cwd=folder, check=True)"
     with copied_chapters(), refuses("gradebook", error=nbgrading.NotGraded):
         grade.grade_text(prepared, sample, edited(solved, task3_answer=source), 60)

@@ -27,7 +27,7 @@ def temporary(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_returns_its_record_and_prints_the_line_for_a_terminal(temporary, capsys):
+def test_a_run_returns_its_record_and_prints_the_line_for_a_terminal(temporary, capsys, copied_python):
     record = bench(MODE="single", DEVICE="cpu", MODEL="resnet18", IMAGE_SIZE=8, BATCH=6, WARMUP=1, STEPS=2)
     assert record.ok and record.config.mode == "single" and record.config.timed_steps == 2
     first, *rest = capsys.readouterr().out.splitlines()
@@ -47,14 +47,9 @@ def test_a_command_in_a_cluster_is_the_line_for_a_terminal_too(temporary, capsys
     assert line == '$ make cluster NODES=1 LINK=10mbit CMD="make compare MODES=ddp,horovod GPUS=2"'
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables", "value"),
-    [
-        ((), {"MODE": "dpp"}, "MODE=dpp"),
-        ((), {"mode": "ddp"}, "MODE"),
-        (("doctor",), {}, "'doctor'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "variables", "value"), [
+    ((), {"MODE": "dpp"}, "MODE=dpp"), ((), {"mode": "ddp"}, "MODE"), (("doctor",), {}, "'doctor'"),
+])  # fmt: skip
 def test_a_call_that_cannot_work(temporary, arguments, variables, value):
     with refuses(value):
         bench(*arguments, **variables)

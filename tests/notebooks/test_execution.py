@@ -40,7 +40,9 @@ def test_a_failing_cell_is_one_line_and_what_came_before_is_kept(tmp_path, forke
     assert not chapters.is_current(path, to=out)
 
 
-def test_a_kernel_that_dies_is_late_or_does_not_start_is_one_line_and_leaves_nobody(tmp_path, monkeypatch):
+def test_a_kernel_that_dies_is_late_or_never_starts_is_one_line_and_leaves_nobody(tmp_path, forked_python, monkeypatch):
+    monkeypatch.setattr(sys, "executable", forked_python)
+
     def fails(code: str, value: str) -> None:
         with refuses("01_small.md", value, error=RunFailed):
             chapters.execute(text_of(tmp_path, code), tmp_path / "out")

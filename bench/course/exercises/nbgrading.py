@@ -152,8 +152,12 @@ def main() -> None:
 
 def api(folder: Path, **settings):
     from nbgrader.apps import NbGraderAPI
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
     from traitlets.config import Config
 
+    # Each of nbgrader's many small changes would wait for the disk; the folder is a temporary one.
+    event.listen(Engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
     config = Config(settings)
     config.CourseDirectory.root = str(folder)
     config.ClearSolutions.code_stub = {"python": "# Your answer here.\nraise NotImplementedError()"}
