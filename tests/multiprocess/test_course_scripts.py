@@ -79,7 +79,7 @@ def training(folder, *words, script=(TEMPLATE,)) -> tuple:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.wide)])
-def test_a_killed_template_keeps_its_checkpoint_and_resumes_bit_for_bit(workers, tmp_path, template, request):
+def test_a_killed_template_keeps_its_checkpoint_and_resumes_bit_for_bit(workers, tmp_path, template, copied_python):
     """As it is under `bench time`, which finds no mistake in it and changes nothing."""
     for name in ("straight", "killed"):
         (tmp_path / name).mkdir()
@@ -90,7 +90,6 @@ def test_a_killed_template_keeps_its_checkpoint_and_resumes_bit_for_bit(workers,
     assert refused == [] and record.findings == [] and record.world_size == 2
     assert {"no-exchange", "no-reshuffle", "same-random", "unsynced-accumulation"}.isdisjoint(record["unheard"])
 
-    request.getfixturevalue("copied_python")
     (wrapper := tmp_path / "killed.py").write_text(KILLED)
     killed = run(tmp_path, *training(tmp_path / "killed", loaders, script=(wrapper, TEMPLATE)))
     assert killed.returncode != 0 and epochs(killed) == epochs(straight)[:2]
