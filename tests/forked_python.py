@@ -178,11 +178,9 @@ def execute(flags: set[str], kind: str, which: str, arguments: list[str]) -> Non
     if "-Xfaulthandler" in flags:
         faulthandler.enable()
     first = {"file": os.path.dirname(os.path.abspath(which)), "-m": os.getcwd(), "-c": ""}[kind]
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [*paths, *filter(None, sys.path)]
-    if any(os.path.exists(f"{path}/sitecustomize.py") for path in paths):
-        sys.modules.pop("sitecustomize", None)
-        site.execsitecustomize()
+    sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *filter(None, sys.path)]
+    sys.modules.pop("sitecustomize", None)  # theirs may be another one
+    site.execsitecustomize()
     sys.path.insert(0, first)
     sys.argv = [which if kind == "file" else kind, *arguments]
     if kind == "-m":

@@ -13,7 +13,8 @@ for name in (
     "torch.distributed.fsdp", "torch.distributed.optim", "torch._dynamo", "torch.profiler", "torchvision",
     "horovod.torch", "bench.worker", "bench.training.task", "bench.training.build", "bench.training.measuring",
     "bench.training.observer", "bench.modes.ddp", "bench.modes.fsdp", "bench.modes.zero1", "bench.modes.dp",
-    "bench.workload.own_code", "bench.record.definition", "msgspec.json",
+    "bench.workload.own_code", "bench.record.definition", "msgspec.json", "numpy.ma", "torch.utils.serialization",
+    "bench.workload.images.augment", "bench.workload.models.torchvisions",
 ):  # fmt: skip
     with contextlib.suppress(Exception):
         importlib.import_module(name)

@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from bench.files import LINUX
 from bench.foreign.record import find
 from tests import runs
 from tests.runs import ROOT, needs_horovod
@@ -49,8 +48,7 @@ def trained(folder, name: str) -> dict:
 @pytest.mark.parametrize(("one", "other"), [("single.py", "dp.py"),
                                             pytest.param("ddp.py", "hvd.py", marks=needs_horovod)])  # fmt: skip
 def test_two_forms_end_with_the_same_weights_but_for_rounding(one, other, tmp_path, monkeypatch):
-    if LINUX:  # a python that begins with scikit-learn, too
-        monkeypatch.setattr(sys, "executable", os.environ["TESTS_PYTHON_OF_CHAPTERS"])
+    monkeypatch.setattr(sys, "executable", os.environ.get("TESTS_PYTHON_OF_CHAPTERS", sys.executable))  # has sklearn
     first, second = trained(tmp_path, one), trained(tmp_path, other)
     assert list(first) == list(second) == ["0.weight", "0.bias", "3.weight", "3.bias"]
     assert all(torch.allclose(first[key], second[key], atol=1e-4) for key in first)

@@ -215,10 +215,7 @@ def names(record: ForeignRecord) -> list[str]:
     return [finding.name for finding in record.findings if not finding.question]
 
 
-WIDE = [pytest.param(order, marks=pytest.mark.wide) for order in ("inner", "step")]
-
-
-@pytest.mark.parametrize("order", ["outer", *WIDE])
+@pytest.mark.parametrize("order", ["outer", *(pytest.param(o, marks=pytest.mark.wide) for o in ("inner", "step"))])
 def test_a_compiled_script_with_no_line_of_ours_computes_the_same(order, tmp_path, copied_python):
     """24 steps of two ranks in three epochs: 3 of warm-up, and two intervals between epochs."""
     done, record = timed(tmp_path, COMPILED, *TORCHRUN, words=(order,))

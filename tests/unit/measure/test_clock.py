@@ -130,8 +130,7 @@ def test_nothing_else_looks_at_the_wall_clock():
 def test_a_run_while_the_clock_is_set_back_and_forward(tmp_path, forked_programs):
     (tmp_path / "sitecustomize.py").write_text(JUMPY)
     options = {"mode": "ddp", "gpus": 2, "launcher": "spawn"}
-    done = run(tmp_path / "out", env={"PYTHONPATH": str(tmp_path)}, copies=forked_programs, **options)
-    record = done.ok().loaded
+    record = run(tmp_path / "out", {"PYTHONPATH": str(tmp_path)}, forked_programs, **options).ok().loaded
     assert 0 < record["summary"]["command_to_first_timed_step_s"] < 300
     for sample in record.samples:
         moments = [sample.moments[name] for name in ("worker_started", "joined", "first_timed_step", "last_timed_step")]
