@@ -19,11 +19,11 @@ import os
 import runpy
 import select
 import signal
+import site
 import socket
 import struct
 import sys
 import threading
-import traceback
 import types
 
 FLAGS = ("-u", "-B", "-Xfaulthandler")
@@ -158,8 +158,9 @@ def run(call: dict, files: list[int]) -> None:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
         if isinstance(left.code, str):
             print(left.code, file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        sys.last_value = error  # as an interpreter leaves it
+        sys.excepthook(*sys.exc_info())
     finally:
         threading._shutdown()
         atexit._run_exitfuncs()
@@ -177,8 +178,10 @@ def execute(flags: set[str], kind: str, which: str, arguments: list[str]) -> Non
     if "-Xfaulthandler" in flags:
         faulthandler.enable()
     first = {"file": os.path.dirname(os.path.abspath(which)), "-m": os.getcwd(), "-c": ""}[kind]
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [first, *filter(None, paths), *filter(None, sys.path)]
+    sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *filter(None, sys.path)]
+    sys.modules.pop("sitecustomize", None)  # theirs may be another one
+    site.execsitecustomize()
+    sys.path.insert(0, first)
     sys.argv = [which if kind == "file" else kind, *arguments]
     if kind == "-m":
         sys.modules.pop(which, None)

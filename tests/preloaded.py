@@ -19,7 +19,8 @@ for name in (
     "torch.distributed.fsdp", "torch.distributed.optim", "torch.profiler", "torchvision", "torch.distributed.run",
     "horovod.torch", "bench.worker", "bench.training.task", "bench.training.build", "bench.training.measuring",
     "bench.training.observer", "bench.modes.ddp", "bench.modes.fsdp", "bench.modes.zero1", "bench.modes.dp",
-    "bench.workload.own_code", "bench.record.definition", "msgspec.json", "scipy.special",
+    "bench.workload.own_code", "bench.workload.images.augment", "bench.workload.models.torchvisions", "scipy.special",
+    "bench.record.definition", "msgspec.json", "numpy.ma", "torch.utils.serialization",
 ):  # fmt: skip
     with contextlib.suppress(Exception):
         importlib.import_module(name)

@@ -19,7 +19,10 @@ def install() -> None:
         opened = OpenedFiles()
         if json.loads(settings)["watch"]:
             opened.begin()
-        sys.meta_path.insert(0, ImportHook(opened))
+        if OPTIMIZERS in sys.modules:  # the machine's own sitecustomize has imported it
+            patch_torch(sys.modules[OPTIMIZERS], opened)
+        else:
+            sys.meta_path.insert(0, ImportHook(opened))
 
 
 class ImportHook:
@@ -35,11 +38,15 @@ class ImportHook:
 
         def loaded(module) -> None:
             load(module)
-            self.opened.patch_torch_save()
-            patch_optimizer(module.Optimizer, self.opened)
+            patch_torch(module, self.opened)
 
         spec.loader.exec_module = loaded
         return spec
+
+
+def patch_torch(optimizers, opened: "OpenedFiles") -> None:
+    opened.patch_torch_save()
+    patch_optimizer(optimizers.Optimizer, opened)
 
 
 def patch_optimizer(optimizer_class: type, opened: "OpenedFiles") -> None:

@@ -109,10 +109,11 @@ def _without_text(source: bytes) -> bytes:
 def source_files(*more: str) -> list[Path]:
     """The files of ``source_hash``. External launchers start bench/cli/actions/joined*.py as ranks."""
     package = REPOSITORY / "bench"
-    others = [package / name for name in NO_RANKS if name not in more]
+    others = [str(package / name) for name in NO_RANKS if name not in more]
+    begins = tuple(other if other.endswith(".py") else f"{other}{os.sep}" for other in others)
     return [
         path for path in sorted(package.rglob("*.py"))
-        if path.match("cli/actions/joined*.py") or not any(other in (path, *path.parents) for other in others)
+        if not str(path).startswith(begins) or path.match("cli/actions/joined*.py")
     ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """tutorials/scripts, one script in four forms, and tutorials/train.py, a script to copy. They use nothing of bench."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -46,7 +47,8 @@ def trained(folder, name: str) -> dict:
 
 @pytest.mark.parametrize(("one", "other"), [("single.py", "dp.py"),
                                             pytest.param("ddp.py", "hvd.py", marks=needs_horovod)])  # fmt: skip
-def test_two_forms_end_with_the_same_weights_but_for_rounding(one, other, tmp_path, copied_python):
+def test_two_forms_end_with_the_same_weights_but_for_rounding(one, other, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", os.environ.get("TESTS_PYTHON_OF_CHAPTERS", sys.executable))  # has sklearn
     first, second = trained(tmp_path, one), trained(tmp_path, other)
     assert list(first) == list(second) == ["0.weight", "0.bias", "3.weight", "3.bias"]
     assert all(torch.allclose(first[key], second[key], atol=1e-4) for key in first)
@@ -79,7 +81,7 @@ def training(folder, *words, script=(TEMPLATE,)) -> tuple:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.wide)])
-def test_a_killed_template_keeps_its_checkpoint_and_resumes_bit_for_bit(workers, tmp_path, template, request):
+def test_a_killed_template_keeps_its_checkpoint_and_resumes_bit_for_bit(workers, tmp_path, template, copied_python):
     """As it is under `bench time`, which finds no mistake in it and changes nothing."""
     for name in ("straight", "killed"):
         (tmp_path / name).mkdir()
@@ -90,7 +92,6 @@ def test_a_killed_template_keeps_its_checkpoint_and_resumes_bit_for_bit(workers,
     assert refused == [] and record.findings == [] and record.world_size == 2
     assert {"no-exchange", "no-reshuffle", "same-random", "unsynced-accumulation"}.isdisjoint(record["unheard"])
 
-    request.getfixturevalue("copied_python")
     (wrapper := tmp_path / "killed.py").write_text(KILLED)
     killed = run(tmp_path, *training(tmp_path / "killed", loaders, script=(wrapper, TEMPLATE)))
     assert killed.returncode != 0 and epochs(killed) == epochs(straight)[:2]

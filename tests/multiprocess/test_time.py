@@ -14,9 +14,8 @@ from bench.process.tree import MARK, Tree, is_running
 from tests import runs
 from tests.runs import left_behind, needs_horovod
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-HOROVODRUN = (sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2",
-              "--disable-cache", sys.executable)  # fmt: skip
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+HOROVODRUN = ("-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2", "--disable-cache", "python")
 HEAD = """
 import itertools, os, random, sys, torch, torch.distributed as dist
 from torch import nn
@@ -200,7 +199,8 @@ for epoch in range(3):
 def timed(folder, text: str, *launcher, words=(), options=(), code=0) -> tuple[runs.Result, ForeignRecord | None]:
     """What ``bench time`` said of a script, and its record."""
     (script := folder / "train.py").write_text(HEAD + text)
-    done = runs.bench("time", "--out", folder / "out", "--warmup=3", *options, "--", *launcher, script, *words)
+    command = [sys.executable if word == "python" else word for word in ("python", *launcher, script, *words)]
+    done = runs.bench("time", "--out", folder / "out", "--warmup=3", *options, "--", *command)
     found, refused = find(folder / "out")
     assert (done.code, refused) == (code, []), done.stderr
     assert not [why for record in found for why in record["unheard"].values() if "probe failed" in why]
@@ -215,11 +215,8 @@ def names(record: ForeignRecord) -> list[str]:
     return [finding.name for finding in record.findings if not finding.question]
 
 
-WIDE = [pytest.param(order, marks=pytest.mark.wide) for order in ("inner", "step")]
-
-
-@pytest.mark.parametrize("order", ["outer", *WIDE])
-def test_a_compiled_script_with_no_line_of_ours_computes_the_same(order, tmp_path, forked_programs):
+@pytest.mark.parametrize("order", ["outer", *(pytest.param(o, marks=pytest.mark.wide) for o in ("inner", "step"))])
+def test_a_compiled_script_with_no_line_of_ours_computes_the_same(order, tmp_path, copied_python):
     """24 steps of two ranks in three epochs: 3 of warm-up, and two intervals between epochs."""
     done, record = timed(tmp_path, COMPILED, *TORCHRUN, words=(order,))
     assert done.stdout.splitlines()[-1] == f"record: {record.folder}/foreign.json"
@@ -231,24 +228,22 @@ def test_a_compiled_script_with_no_line_of_ours_computes_the_same(order, tmp_pat
     assert record.observed["passes"]["steps"] > 10 and record.observed["passes"]["unsynced"] == 0
     assert str(tmp_path) not in json.dumps(record.data)  # it says nothing of where it lay
     assert not [line for line in done.stderr.splitlines() if "bench" in line]  # no warning about a line of ours
-    words = (*TORCHRUN[3:], tmp_path / "train.py", order)
-    plain = runs.finish(runs.start(*words, module=TORCHRUN[2], copies=forked_programs))
+    plain = runs.finish(runs.start(*TORCHRUN[2:], tmp_path / "train.py", order, module=TORCHRUN[1]))
     kept = "weights " if order == "step" else ""  # a compiled step's hooks are another number of graph breaks
     found = [[line for line in computed(each.stdout) if line.startswith(kept)] for each in (done, plain)]
     assert len(found[0]) == 2 - bool(kept) and found[0] == found[1]
 
 
-def test_loaders_that_call_their_base_class_give_the_same_batches(tmp_path, request):
-    done, record = timed(tmp_path, LOADERS, sys.executable)
+def test_loaders_that_call_their_base_class_give_the_same_batches(tmp_path, copied_python):
+    done, record = timed(tmp_path, LOADERS)
     assert record.step_time["n"] > 20
-    request.getfixturevalue("copied_python")
     plain = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, timeout=200)
     assert len(computed(plain.stdout)) == 5 and computed(done.stdout) == computed(plain.stdout)
 
 
 @needs_horovod
 @pytest.mark.parametrize("order", ["before", pytest.param("after", marks=pytest.mark.wide)])
-def test_a_script_under_horovodrun_that_watches_itself(order, tmp_path):
+def test_a_script_under_horovodrun_that_watches_itself(order, tmp_path, copied_python):
     """The step by which Horovod makes an optimizer's state is not one of the 24."""
     _, record = timed(tmp_path, HOROVOD, *HOROVODRUN, words=(order,))
     assert record["engine"] == "Horovod" and record.world_size == 2 and record.global_batch == 8
@@ -256,9 +251,9 @@ def test_a_script_under_horovodrun_that_watches_itself(order, tmp_path):
     assert [part["steps_taken"] for part in record["samples"]] == [24, 24] and record.step_time["n"] == 24 - 3 - 2
 
 
-def test_of_several_optimizers_those_count_that_train_the_same_parameters(tmp_path):
+def test_of_several_optimizers_those_count_that_train_the_same_parameters(tmp_path, copied_python):
     """10 steps of a head, 10 of the whole model, of which the first is another phase's, and 7 of another model."""
-    done, record = timed(tmp_path, PHASES, sys.executable, options=("--batch=64", "--label=phases", "--watch=0"))
+    done, record = timed(tmp_path, PHASES, options=("--batch=64", "--label=phases", "--watch=0"))
     assert record.name == "phases" and record.global_batch == 64 and not record.observed
     (part,) = record["samples"]
     assert part["steps_taken"] == 10 + 9 and part["other_steps"] == 1 + 7
@@ -274,14 +269,14 @@ def test_steps_end_a_script_that_would_go_on_for_ever_and_all_is_looked_for_but_
     assert record.step_time["n"] == 18 and [len(part["between_s"]) for part in record["samples"]] == [2, 0]
 
 
-def test_all_models_and_files_are_looked_at(tmp_path):
+def test_all_models_and_files_are_looked_at(tmp_path, copied_python):
     _, record = timed(tmp_path, GAN, *TORCHRUN)
     assert sorted(names(record)) == ["many-writers", "no-reshuffle", "same-augmentation"]
     assert not {"drift", "no-exchange"} & set(record["unheard"])
     assert sum(len(ranks) == 2 for ranks in record.observed["writers"].values()) == 2
 
 
-def test_a_rank_that_fails_is_named_and_not_waited_for(tmp_path):
+def test_a_rank_that_fails_is_named_and_not_waited_for(tmp_path, copied_python):
     done, record = timed(tmp_path, GAN, *TORCHRUN, words=("broken",), options=("--limit=100",), code=1)
     assert record is None
     assert re.search(r"rank 1 \(OSError: the image is truncated, after 1 epochs?, 8 steps\)", done.last_error_line)
