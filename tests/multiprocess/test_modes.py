@@ -427,7 +427,7 @@ TABLE = {
     "single, clipped, exact": (ONE | CLIPPED, on_record),
     "single, adam": (ONE | ADAM, on_record),
     "single, batch norm, exact": (ONE | EXACT | {"norm": "batch"}, on_record),
-    # How ranks are started, by every engine: fresh programs, but for spawn (fresh ones: test_faults.py).
+    # How ranks are started, by every engine: fresh programs, but for spawn (see unit/measure/test_clock.py).
     "ddp x2 by torchrun": (two("ddp", launcher="torchrun"), *LAUNCHED),
     "ddp x2 by torchrun at a tcp address": (two("ddp", launcher="torchrun", dist_url="tcp"), *LAUNCHED),
     "ddp x2 by spawn at a file, tuned, loader workers": (

@@ -17,6 +17,8 @@ from tests import records
 
 
 def run(mode: str, median_s: float, longest_s: float | None = None, **options) -> Record:
+    """A record of one run of ten steps of 128 images, one of which may be long."""
+
     def timed(data: dict) -> None:
         for part in data["samples"]:
             part["step_time_s"] = [median_s] * 9 + [longest_s or median_s]

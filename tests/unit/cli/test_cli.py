@@ -69,6 +69,7 @@ print(json.dumps(found))
 
 
 def without_torch(no_torch: dict, *commands: list[str]) -> list[list]:
+    """Exit code, output and errors of commands in a process that cannot import torch."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{no_torch['PYTHONPATH']}"}
     process = subprocess.run([sys.executable, "-c", ALL, json.dumps(commands)], env=environment, capture_output=True,
                              text=True, timeout=200)  # fmt: skip

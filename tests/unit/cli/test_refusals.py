@@ -234,6 +234,7 @@ def no_variables_of_before(monkeypatch):
 
 
 def is_clear(line: str) -> str:
+    """A refusal without its newline; it is an error where a person could do nothing with it."""
     assert line.startswith("bench: ") and line.count("\n") == 1 and line.endswith("\n"), line
     text = line.removeprefix("bench: ").removesuffix("\n")
     assert text.isprintable() and len(text) < 1000 and not [word for word in THIS_MACHINE if word in text], text

@@ -13,6 +13,7 @@ def timed(
     folder, ranks: int, step_s: list[float], wait_s: list[float], batch: int | None, number: int = 1, script: str = "",
     **known,
 ):  # fmt: skip
+    """Write a record. step_s, wait_s: by rank, the same in every step. script: its arguments."""
     made = foreigners.data(ranks=ranks, batch=batch, number=10 * ranks + number, **known)
     for part, step, wait in zip(made["samples"], step_s, wait_s, strict=True):
         part["step_time_s"], part["data_wait_s"] = [step] * 20, [wait] * 20
