@@ -56,9 +56,9 @@ def stopped_for_a_while(out, copies, name: str) -> Result:
     return finish(process, out)
 
 
-def stopped_launcher(out, copies, name: str) -> Result:
-    """`bench` is stopped and continued, and then its launcher is stopped for good."""
-    process, _ = started(out, name, copies=copies, steps=60, storage_ms=30, timeout=LIMIT_S)
+def stopped_launcher(out, _, name: str) -> Result:
+    """`bench` is stopped and continued, and then its launcher is stopped for good: fresh processes, both of them."""
+    process, _ = started(out, name, steps=60, storage_ms=30, timeout=LIMIT_S)
     (launcher,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGSTOP)
     time.sleep(AWAY_S)
