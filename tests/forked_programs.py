@@ -89,6 +89,15 @@ def copied_python(forked_programs, monkeypatch):
         monkeypatch.setattr(sys, "executable", forked_programs.python)
 
 
+@contextlib.contextmanager
+def copied_chapters():
+    """What is started as sys.executable, kernels and ranks too, begins with what chapters import."""
+    with pytest.MonkeyPatch.context() as patch:
+        if LINUX:
+            patch.setattr(sys, "executable", os.environ["TESTS_PYTHON_OF_CHAPTERS"])
+        yield
+
+
 def start(module: str, argv: list[str], environment: dict, log: Path) -> subprocess.Popen:
     """Start ``python -m module *argv`` with torch imported, and its output in a file."""
     with log.open("ab") as file:

@@ -1,28 +1,17 @@
 """What the tests of the problem sets share: the small sample set, in the forms that a student may meet it."""
 
-import contextlib
 import json
 import os
 import pickle
-import sys
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from bench.course.exercises import grade, nbgrading, text
-from bench.files import LINUX
+from tests.forked_programs import copied_chapters
 
 SAMPLE = Path(__file__).parent / "sample"
-
-
-@contextlib.contextmanager
-def copied_chapters():
-    """What is started as sys.executable, kernels and ranks too, begins with what chapters import."""
-    with pytest.MonkeyPatch.context() as patch:
-        if LINUX:
-            patch.setattr(sys, "executable", os.environ["TESTS_PYTHON_OF_CHAPTERS"])
-        yield
 
 
 @pytest.fixture(scope="session")

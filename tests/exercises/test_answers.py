@@ -11,8 +11,7 @@ from bench.course import chapters
 from bench.course.exercises import nbgrading, release, text
 from bench.process import tree
 from tests.exercises import judge
-from tests.exercises.conftest import copied_chapters
-from tests.forked_programs import start
+from tests.forked_programs import copied_chapters, start
 from tests.runs import ROOT
 
 PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))

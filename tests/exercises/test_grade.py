@@ -13,7 +13,8 @@ import pytest
 from bench.__main__ import main
 from bench.course import translation
 from bench.course.exercises import chinese, grade, nbgrading, release, text
-from tests.exercises.conftest import SAMPLE, copied_chapters, edited
+from tests.exercises.conftest import SAMPLE, edited
+from tests.forked_programs import copied_chapters
 from tests.runs import bench
 
 WRONG = {

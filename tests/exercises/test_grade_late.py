@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from bench.course.exercises import closed, grade, nbgrading
-from tests.exercises.conftest import copied_chapters, edited
+from tests.exercises.conftest import edited
+from tests.forked_programs import copied_chapters
 from tests.runs import refuses
 
 CELL_LIMIT_S = 15  # also for the cells that end well, on a busy machine

@@ -12,7 +12,8 @@ import pytest
 from bench.course import translation
 from bench.course.exercises import cells, nbgrading, release
 from bench.errors import BenchError
-from tests.exercises.conftest import SAMPLE, copied_chapters
+from tests.exercises.conftest import SAMPLE
+from tests.forked_programs import copied_chapters
 from tests.runs import ROOT, bench, refuses
 
 

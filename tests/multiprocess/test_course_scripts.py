@@ -1,7 +1,6 @@
 """tutorials/scripts, one script in four forms, and tutorials/train.py, a script to copy. They use nothing of bench."""
 
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from bench.foreign.record import find
 from tests import runs
+from tests.forked_programs import copied_chapters
 from tests.runs import ROOT, needs_horovod
 
 TEMPLATE = ROOT / "tutorials" / "train.py"
@@ -47,9 +47,9 @@ def trained(folder, name: str) -> dict:
 
 @pytest.mark.parametrize(("one", "other"), [("single.py", "dp.py"),
                                             pytest.param("ddp.py", "hvd.py", marks=needs_horovod)])  # fmt: skip
-def test_two_forms_end_with_the_same_weights_but_for_rounding(one, other, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", os.environ.get("TESTS_PYTHON_OF_CHAPTERS", sys.executable))  # has sklearn
-    first, second = trained(tmp_path, one), trained(tmp_path, other)
+def test_two_forms_end_with_the_same_weights_but_for_rounding(one, other, tmp_path):
+    with copied_chapters():  # which has scikit-learn
+        first, second = trained(tmp_path, one), trained(tmp_path, other)
     assert list(first) == list(second) == ["0.weight", "0.bias", "3.weight", "3.bias"]
     assert all(torch.allclose(first[key], second[key], atol=1e-4) for key in first)
 
