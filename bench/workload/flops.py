@@ -48,16 +48,23 @@ def flops_of_step(workload: Workload, model: nn.Module, inputs, targets, recompu
     by matrix products, so it counts the same for all devices, and without the saving of a causal mask."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    def empty(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, requires_grad=tensor.requires_grad)
+    try:
+        return flops_on("meta", workload, model, inputs, targets, recompute)
+    except (Exception, SystemExit):  # for example, it uses tensors that it has made on the CPU: three times as slow
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return flops_on("cpu", workload, model, inputs, targets, recompute)
 
-    with FakeTensorMode(allow_non_fake_inputs=True), sdpa_kernel(SDPBackend.MATH):
-        copies = {id(p): nn.Parameter(empty(p), p.requires_grad) for p in model.parameters()}
-        model = copy.deepcopy(model, copies | {id(buffer): empty(buffer) for buffer in model.buffers()})
-        for block in (module for module in model.modules() if hasattr(module, "recomputed")):
-            block.recomputed = recompute
-        inputs, targets = each(empty, inputs), each(empty, targets)
-        with FlopCounterMode(display=False) as counter:
-            _, loss = workload.step(model, inputs, targets, workload.loss)
-            loss.sum().backward()
+
+def flops_on(device: str, workload: Workload, model: nn.Module, inputs, targets, recompute: bool) -> int:
+    def empty(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, requires_grad=tensor.requires_grad, device=device)
+
+    copies = {id(p): nn.Parameter(empty(p), p.requires_grad) for p in model.parameters()}
+    model = copy.deepcopy(model, copies | {id(buffer): empty(buffer) for buffer in model.buffers()})
+    for block in (module for module in model.modules() if hasattr(module, "recomputed")):
+        block.recomputed = recompute
+    inputs, targets = each(empty, inputs), each(empty, targets)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        _, loss = workload.step(model, inputs, targets, workload.loss)
+        loss.sum().backward()
     return counter.get_total_flops()
