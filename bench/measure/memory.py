@@ -21,6 +21,7 @@ CPU may have no samples except those at its marks, between steps: the peak withi
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing.process
 import os
 import resource
@@ -66,10 +67,9 @@ class MemorySampler:
         self._report: list[dict[str, Any]] | None = None
 
     def start(self) -> None:
-        """Reset the allocator's peaks, take the first samples, start the thread. Call it once torch has its device."""
+        """Reset the allocator's peaks, take the first sample, start the thread. Call it once torch has its device."""
         self._began = time.monotonic()
         self._traces = [_Trace(device, self._cpu_replicas) for device in self._devices]
-        self._sample()  # the first one is slow, so its cost does not predict the next
         self._sample()
         self._read_energy("(start)")
         try:
@@ -223,6 +223,7 @@ class _Trace:
 
 
 # --- probes: what reads a device. A method may raise: _Trace turns that into a note. ------------------------------
+# Each reads its device when it is opened: a first reading is slow, and its cost does not predict that of the next.
 
 
 GPU_COLUMNS = {  # column of a sample, and method of NvmlDevice: its key in NvmlDevice.reasons
@@ -247,6 +248,8 @@ class CudaProbe:
         }
         self._is_another = False  # whether NVML's process with our id is another process
         self.reset_peaks()
+        with contextlib.suppress(Exception):  # the next reading says why
+            self.read()
 
     def reset_peaks(self) -> None:
         self._cuda.reset_peak_memory_stats(self._index)
