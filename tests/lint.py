@@ -44,7 +44,7 @@ MODE_NAMES = set(MODES) - {"local"}  # this machine and its file system are call
 WITH_TORCH = (
     "modes", "workload", "training", "measure", "profile", "observe", "structure", "foreign.rank",
     "tasks.inference.files", "proof.gpu_check.bare_loop", "proof.gpu_check.probes", "predict.emulation.stand_in",
-    "predict.memory",
+    "predict.memory", "course.small_resnet",
 )  # fmt: skip
 WITHOUT_TORCH = ("modes", "measure.nccl", "measure.nvml", "measure.environment", "profile.clocks",
                  "profile.horovod_timeline", "training.schedule", "workload.sharding")  # fmt: skip

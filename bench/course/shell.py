@@ -17,7 +17,7 @@ from bench.studies.registry import STUDIES
 # A kernel may have been started without its environment on PATH. (Commands started by commands, as the python of
 # `horovodrun python train.py`, are found by PATH: see ``own_paths``.)
 PROGRAMS = {"python": "", "torchrun": "torch.distributed.run", "horovodrun": "horovod.runner.launch", "bench": "bench"}
-SMALL = "shufflenet_v2_x0_5"  # the network that replaces ResNet-18 in a quick run
+SMALL = f"{Path(__file__).with_name('small_resnet.py')}:small_resnet"  # replaces ResNet-18 in a quick run
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # set by kernels: a pipe would pass for a terminal
 
 
