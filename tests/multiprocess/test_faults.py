@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import psutil
@@ -137,9 +138,16 @@ def leak(kept=[]):
 
 def leaking(num_outputs):
     if os.environ["RANK"] == "1":
+        Path("/proc/self/oom_score_adj").write_text("1000")
         Path({!r}, "cgroup.procs").write_text(str(os.getpid()))
         threading.Thread(target=leak).start()
     return two_blocks(num_outputs)
+"""
+# Until a killed rank's memory is free, the kernel may kill a second process: this one, before `bench`.
+SECOND = """
+import pathlib, sys, time
+pathlib.Path("/proc/self/oom_score_adj").write_text("500")
+time.sleep(300)
 """
 DOCTOR = """
 import os, pathlib, sys
@@ -164,7 +172,10 @@ def group():
         if made and made.is_dir():
             made.rmdir()
         pytest.skip("a control group with a limit needs the right to make one: run as root, outside of a sandbox")
-    yield made
+    with subprocess.Popen([sys.executable, "-c", SECOND]) as second:
+        (made / "cgroup.procs").write_text(str(second.pid))
+        yield made
+        second.kill()
     runs.wait_for(lambda: not (made / "cgroup.procs").read_text(), "the group is empty", 60)
     made.rmdir()
 
