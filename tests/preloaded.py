@@ -14,6 +14,7 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 from bench.predict.emulation.rank import leave_cores
 from bench.workload.images.digits import read_digits
+from tests.pages import collapse_pages
 
 for name in (
     "torch.distributed.fsdp", "torch.distributed.optim", "torch.profiler", "torchvision", "torch.distributed.run",
@@ -35,3 +36,4 @@ for imported in weakref.finalize._registry:
 read_digits()
 leave_cores()  # tests share their cores
 gc.freeze()  # no rank looks for garbage among what was imported, nor gets its own pages by that
+collapse_pages()

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bench.launch.ports import free_port
 from tests.meeting import Meeting
+from tests.pages import collapse_pages
 from tests.watched.rank import live
 from tests.watched.script import HANG_S, LIMIT_S, Script
 
@@ -48,6 +49,7 @@ def load() -> bool:
     with contextlib.suppress(ImportError):
         import horovod.torch  # noqa: F401
     gc.freeze()  # no rank looks for garbage among what was imported, nor gets its own pages by that
+    collapse_pages()
     gc.enable()
     return "horovod.torch" in sys.modules
 
