@@ -144,11 +144,7 @@ def leaking(num_outputs):
     return two_blocks(num_outputs)
 """
 # Until a killed rank's memory is free, the kernel may kill a second process: this one, before `bench`.
-SECOND = """
-import pathlib, sys, time
-pathlib.Path("/proc/self/oom_score_adj").write_text("500")
-time.sleep(300)
-"""
+SECOND = "import time; open('/proc/self/oom_score_adj', 'w').write('500'); time.sleep(300)"
 DOCTOR = """
 import os, pathlib, sys
 from bench.cli.actions.doctor import collect_machine, memory_words
