@@ -143,7 +143,7 @@ class Tree:
         found = [each for each in with_descendants(pid) if is_running(each)] if running else []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                mine = os.getsid(process.pid) == session or self.token in process.environ().get(MARK, "").split()
+                mine = os.getsid(process.pid) == session or self.token in environment(process).get(MARK, "").split()
                 if mine and process.pid != os.getpid() and process not in found and is_running(process):
                     found.append(process)
         return found
@@ -199,6 +199,16 @@ def with_descendants(pid: int) -> list:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def environment(process) -> dict[str, str]:
+    """Of a psutil.Process. A young one without any is read again: it is empty for a moment while a program starts."""
+    for _ in range(ROUNDS):
+        found = process.environ()
+        if found or time.time() - process.create_time() > 1 or not is_running(process):
+            break
+        time.sleep(TICK_S)
+    return found
 
 
 def is_running(process) -> bool:

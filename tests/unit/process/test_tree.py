@@ -116,7 +116,7 @@ def test_every_process_ends_wherever_it_went(started, words):
 def test_an_outer_tree_ends_the_inner_one_and_not_the_other_way_round(started):
     """There is one mark, which holds the tokens of both."""
     outer, stray = started(NESTED, cwd=ROOT)
-    inner = psutil.Process(int(stray)).environ()[MARK].split()
+    inner = tree.environment(psutil.Process(int(stray)))[MARK].split()
     assert outer.token in inner and len(inner) == len(os.environ.get(MARK, "").split()) + 2
     assert [name for name, value in psutil.Process(int(stray)).environ().items() if outer.token in value] == [MARK]
     os.kill(psutil.Process(int(stray)).ppid(), signal.SIGKILL)  # the inner command: its tree ends, and with it all
@@ -131,6 +131,17 @@ def test_a_process_that_ends_its_own_tree_is_not_among_them():
     code = "from bench.process.tree import Tree; tree = Tree(); tree.token = 'mine'; print(tree.members())"
     words = [sys.executable, "-c", code]
     assert subprocess.check_output(words, text=True, cwd=ROOT, env={**os.environ, MARK: "mine"}).strip() == "[]"
+
+
+def test_a_process_that_starts_a_program_is_asked_again(monkeypatch):
+    """The kernel shows no environment between the end of the old program and the begin of the new one."""
+    answers = [{}, {}, {MARK: "mine"}]
+    monkeypatch.setattr(psutil.Process, "environ", lambda process: answers.pop(0))
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert tree.environment(psutil.Process(process.pid)) == {MARK: "mine"}
+        process.kill()
+    answers += [{}, {MARK: "mine"}]
+    assert tree.environment(psutil.Process()) == {}  # this one is older
 
 
 def test_what_does_not_end_when_told_to_is_killed(started):
@@ -227,8 +238,7 @@ def test_nothing_is_left_when_the_process_that_runs_it_is_told_to_end_or_killed(
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
                           text=True) as process:  # fmt: skip
         stray = int(process.stdout.readline())
-        wait_for(lambda: MARK in psutil.Process(stray).environ(), "the program has begun", 30)  # after its fork
-        (token, *_) = psutil.Process(stray).environ()[MARK].split()[-1:]
+        token = tree.environment(psutil.Process(stray))[MARK].split()[-1]
         process.send_signal(number)
         process.wait(60)
         wait_for(lambda: carriers(token) == [], "the tree has ended", 30)
