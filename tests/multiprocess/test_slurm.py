@@ -35,7 +35,7 @@ NodeName=node[1-2] CPUs=4
 PartitionName=all Nodes=ALL Default=YES
 """
 # What `make bench MODE=ddp VENV=none` does, less its set-up.
-MAKE = f"""#!{sys.executable}
+MAKE = """#!{}
 import os, sys
 target, *given = [word for word in sys.argv[1:] if not word.startswith("VENV=")]
 pairs = [word.partition("=") for word in given]
@@ -77,13 +77,13 @@ def submitted(name: str, words: str, folder: Path) -> str:
     """
 
 
-def test_templates(cluster, tmp_path):
+def test_templates(cluster, tmp_path, copied_python):
     """`HOSTS=slurm` with srun as REMOTE, and a run that srun itself has started."""
     if missing := sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None}):
         pytest.skip(f"no Slurm here: apt-get install {' '.join(missing)}")
     if os.geteuid() != 0:
         pytest.skip("slurmd takes root's rights to change groups, which nobody has in a user namespace: run as root")
-    (tmp_path / "make").write_text(MAKE)
+    (tmp_path / "make").write_text(MAKE.format(sys.executable))
     (tmp_path / "make").chmod(0o755)
     small = runs.SMALL | {"mode": "ddp", "out": tmp_path / "out"}
     pairs = shlex.join(f"{name.upper()}={value}" for name, value in small.items())
