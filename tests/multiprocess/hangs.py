@@ -6,6 +6,7 @@ where they hang: TIMEOUT counts from when all have joined.
 
 import functools
 import inspect
+import os
 import sys
 from unittest import mock
 
@@ -19,9 +20,10 @@ def slow_start():
 
 
 def with_horovods_wait(num_outputs: int):
-    """A network of ranks that wait as Horovod does, which takes a core, also where they are copies."""
+    """A network of ranks that wait as Horovod does, which takes a core, also where they are copies: all share one."""
     from tests.small_resnets import two_blocks
 
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     library = sys.modules["horovod.torch.mpi_lib_v2"]
     library.horovod_torch_wait_and_clear = inspect.unwrap(library.horovod_torch_wait_and_clear)
     return two_blocks(num_outputs)

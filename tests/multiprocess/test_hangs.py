@@ -14,8 +14,7 @@ from tests.multiprocess.broken import ENDLESS, ENGINES, bad_rank, engine, failur
 from tests.runs import Result, finish, start_run
 
 WIDE = pytest.mark.wide
-# A rank is found in the same way with every launcher, and each engine's ranks are ended in test_faults.py. A rank
-# that waits in a collective of Horovod takes a core.
+# A rank is found in the same way with every launcher, and each engine's ranks are ended in test_faults.py.
 HANGING = [engine(name, *[WIDE] * (name not in ("ddp by torchrun", "dp"))) for name in ENGINES]
 LIMIT_S = 20  # longer than any phase of these runs takes on a busy machine
 AWAY_S = 4.0
@@ -56,9 +55,9 @@ def stopped_for_a_while(out, copies, name: str) -> Result:
     return finish(process, out)
 
 
-def stopped_launcher(out, _, name: str) -> Result:
-    """`bench` is stopped and continued, and then its launcher is stopped for good: fresh processes, both of them."""
-    process, _ = started(out, name, steps=60, storage_ms=30, timeout=LIMIT_S)
+def stopped_launcher(out, copies, name: str) -> Result:
+    """`bench` is stopped and continued, and then its launcher is stopped for good, or who stands in for it."""
+    process, _ = started(out, name, copies=copies, steps=60, storage_ms=30, timeout=LIMIT_S)
     (launcher,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGSTOP)
     time.sleep(AWAY_S)
