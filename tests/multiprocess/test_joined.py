@@ -38,8 +38,8 @@ def files(folder: Path) -> set[str]:
 
 def ended_by(process: subprocess.Popen, number: int, out: Path) -> Result:
     """What a launcher leaves that is sent a signal when both its ranks train; they are gone."""
-    runs.both_step(out)
-    ranks = psutil.Process(process.pid).children(recursive=True)
+    ranks = [psutil.Process(beat.pid) for beat in runs.both_step(out)]
+    ranks += psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     result = finish(process, out, timeout=WITHIN)
     assert not psutil.wait_procs(ranks, timeout=WITHIN)[1]
@@ -55,10 +55,11 @@ def test_two_machines_without_a_shared_file_system(tmp_path, bucket, copied_pyth
     for name, content in images().items():
         bucket.put(f"v1/{name}", content)
     bucket.server.requests.clear()
-    out, port, agents = tmp_path / "out", free_port(), []
+    out, slow, port, agents = tmp_path / "out", tmp_path / "slow.py", free_port(), []
     out.mkdir()
+    slow.write_text("import time, tests.small_resnets as s\nslow = lambda n: time.sleep(1) or s.two_blocks(n)\n")
     options = {"data": bucket.url("v1"), "data_dir": "~/data", "copy_to": bucket.url("results"), "snapshots": "2",
-               "image_size": 16, "batch": 4, "timeout": 200, "baselines": None, "model": "resnet18"}  # fmt: skip
+               "image_size": 16, "batch": 4, "timeout": 200, "baselines": None, "model": f"{slow}:slow"}  # fmt: skip
     for number in range(2):
         (tmp_path / f"home{number}").mkdir()
         argv = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={number}",
@@ -86,7 +87,7 @@ def test_two_machines_without_a_shared_file_system(tmp_path, bucket, copied_pyth
     assert (record.layout, record.network) == ("2 nodes × 1 device", "two halves of one machine")
     assert record.config.launcher == "auto" and record.config.num_devices == 2
 
-    assert "building the model" in first.stdout  # the bar; a smaller one is built sooner than it is drawn
+    assert "building the model" in first.stdout  # the bar, if that takes its time
     assert first.stdout.splitlines()[-1] == f"record: {first.run_dir / 'record.json'}" and second.stdout == ""
     assert files(first.run_dir) == LOGS | {"record.json", "rank0-step2.npz"}
     fetched = collections.Counter(path for path in bucket.server.reads() if "/v1/" in path)
@@ -108,10 +109,8 @@ def test_horovodrun(tmp_path, copied_python):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "torchrun is killed"])
-def test_the_launcher_ends(number, tmp_path, request):
+def test_the_launcher_ends(number, tmp_path, copied_python):
     """Its ranks end, and a record shows how. Nobody is left who could end them."""
-    if number == signal.SIGINT:  # who is killed are fresh processes
-        request.getfixturevalue("copied_python")
     agent = ["--standalone", "--nproc-per-node=2", *words(tmp_path, **ENDLESS)]
     failure = ended_by(runs.start(*agent, module="torch.distributed.run"), number, tmp_path).loaded.failure
     kinds = {"interrupted"} if number == signal.SIGINT else {"launcher", "interrupted", "killed", "raised"}
