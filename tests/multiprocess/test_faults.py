@@ -2,6 +2,7 @@
 that break, requests that cannot be met, runs that somebody ends, clumsy surroundings, disks that fill up."""
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from bench.process.guard import alive
 from bench.record.read import load
 from tests import runs
 from tests.multiprocess.broken import ENDLESS, ENGINES, GONE_WITHIN, bad_rank, engine, failure_of, one_line, refused
-from tests.runs import LASTING, ROOT, bench, finish, left_behind, run, start_run
+from tests.runs import LASTING, ROOT, finish, left_behind, run, start_run
 
 WIDE = pytest.mark.wide
 
@@ -272,22 +273,21 @@ def test_ctrl_c(name, tmp_path, forked_programs):
     assert failure_of(result, code=130)["kind"] == "interrupted"
 
 
-def test_somebody_else_watches_a_run_and_ends_it(tmp_path, forked_programs):
+def test_somebody_else_watches_a_run_and_ends_it(tmp_path, ranks, forked_programs):
     """An epoch is printed when it ends; `bench status` shows every rank, while the run continues."""
     options = LASTING | {"gpus": 2, "batch": 120, "epochs": 1000, "track": "none", "checkpoint": 0}
     process = start_run(tmp_path, copies=forked_programs, mode="ddp", **options | {"steps": None})
     try:
         next(line for line in process.stdout if line.startswith("epoch 1"))
-        seen = runs.wait_for(
-            lambda: (found := bench("status", tmp_path, "--once")).stdout.count("images/s") == 2 and found, "status"
-        )
+        look = functools.partial(ranks.bench, "status", tmp_path, "--once")
+        seen = runs.wait_for(lambda: (found := look()).stdout.count("images/s") == 2 and found, "status")
         assert seen.code == 0 and "rank 1: step " in seen.stdout and process.poll() is None
     finally:
         process.terminate()
         result = finish(process, tmp_path, timeout=150)
     one_line(result, code=130)
     assert result.loaded.failure["kind"] == "interrupted"
-    refused(bench("status", tmp_path, "--once"))
+    refused(look())
 
 
 def test_ctrl_c_before_anything_runs(tmp_path):
