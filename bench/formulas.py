@@ -179,6 +179,18 @@ def exposed_comm_s(step_s: float, no_sync_step_s: float) -> float:
     return step_s - no_sync_step_s
 
 
+def deviation(values: list[float]) -> float:
+    """The standard deviation of a sample, exactly 0 where all are equal. ``statistics.stdev`` computes in fractions, a
+    hundred times as long.
+
+    >>> deviation([1.0, 2.0, 3.0]), deviation([0.1, 0.1, 0.1])
+    (1.0, 0.0)
+    """
+    apart = [value - values[0] for value in values]
+    mean = statistics.fmean(apart)
+    return math.sqrt(math.fsum((each - mean) ** 2 for each in apart) / (len(values) - 1))
+
+
 def mean_interval(values: list[float], t_quantile: float) -> tuple[float, float, float]:
     """The mean with Student's interval: (mean, low, high). t_quantile: two-sided, for len(values) - 1 degrees.
 
@@ -189,7 +201,7 @@ def mean_interval(values: list[float], t_quantile: float) -> tuple[float, float,
     """
     if len(values) < 2:
         raise ValueError("an interval needs at least two values")
-    mean, half = statistics.fmean(values), t_quantile * statistics.stdev(values) / math.sqrt(len(values))
+    mean, half = statistics.fmean(values), t_quantile * deviation(values) / math.sqrt(len(values))
     return mean, mean - half, mean + half
 
 
@@ -231,7 +243,7 @@ def log_ratio_interval(a: list[float], b: list[float], t_quantile: float) -> tup
     d = [math.log(y / x) for x, y in zip(a, b, strict=True)]
     if len(d) < 2:
         raise ValueError("an interval needs at least two rounds")
-    mean, half = statistics.fmean(d), t_quantile * statistics.stdev(d) / math.sqrt(len(d))
+    mean, half = statistics.fmean(d), t_quantile * deviation(d) / math.sqrt(len(d))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 

@@ -114,7 +114,7 @@ def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:
     >>> rounds_needed([-0.05, 0.05, -0.05, 0.05], tie_margin=0.02, confidence=0.95)
     77
     """
-    effect, deviation = abs(statistics.fmean(d)), statistics.stdev(d)
+    effect, deviation = abs(statistics.fmean(d)), formulas.deviation(d)
     room = max(effect, math.log1p(tie_margin) - effect)  # never less than m / 2
     normal = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
     n = max(len(d) + 1, math.ceil(((normal + 1) * deviation / room) ** 2))  # t > normal: N is this or slightly larger
@@ -154,7 +154,7 @@ def student_p(d: list[float], tie_margin: float) -> tuple[float, float]:
     """
     if len(d) < 2:
         return 1.0, 1.0
-    mean, error, df = statistics.fmean(d), statistics.stdev(d) / math.sqrt(len(d)), len(d) - 1
+    mean, error, df = statistics.fmean(d), formulas.deviation(d) / math.sqrt(len(d)), len(d) - 1
     difference = 1 - formulas.t_probability(abs(mean) / error, df) if error else float(mean == 0)
     return difference, min(1.0, 2 * tost_p(mean, error, df, math.log1p(tie_margin)))
 

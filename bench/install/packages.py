@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -186,13 +187,18 @@ def install(python: Path, wanted: list[str], title: str, index: str = "") -> Non
 
 def uv_environment(python: Path) -> dict[str, str]:
     """uv does not read pip's settings: pass its package indexes on."""
-    said = tree.capture([str(python), "-m", "pip", "config", "list"], TRIAL_S).out
+    said = settings_of_pip(python)
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
     told = {}
     for key, values in re.findall(r"^(?:global|install|:env:)\.(\S+)='(.*)'$", said, re.MULTILINE):
         if key in names:
             told[names[key]] = ("," if key == "find-links" else " ").join(re.split(r"\\n| ", values))
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_HTTP_TIMEOUT": "120", **told, **os.environ}
+
+
+@functools.cache
+def settings_of_pip(python: Path) -> str:
+    return tree.capture([str(python), "-m", "pip", "config", "list"], TRIAL_S).out
 
 
 def pip_install(python: Path) -> list[str]:

@@ -75,10 +75,8 @@ class Profile:
 
     def slower(self, factor: float) -> "Profile":
         names = ("forward_s", "backward_s", "optimizer_s", "other_s")
-        tensors = tuple(
-            dataclasses.replace(tensor, needed_s=tensor.needed_s * factor, ready_s=tensor.ready_s * factor)
-            for tensor in self.tensors
-        )
+        tensors = tuple(Tensor(each.name, each.shape, each.block, each.needed_s * factor, each.ready_s * factor)
+                        for each in self.tensors)  # fmt: skip
         return dataclasses.replace(self, tensors=tensors, **{name: getattr(self, name) * factor for name in names})
 
 
