@@ -71,19 +71,16 @@ def test_the_sign_flip_p_is_scipys_permutation_test(monkeypatch):
     assert stats.sign_flip_p(d) == pytest.approx(exact, abs=monte_carlo(exact, stats.RANDOM_FLIPS))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [
-        (1.001, 1.019, "tie"),  # above 1 and too small to matter: the tie goes first
-        (0.981, 0.999, "tie"),
-        (1 / 1.02, 1.02, "tie"),
-        (0.9802, 0.999, "slower"),  # 2 % the other way round is 1/1.02 = 0.9804
-        (1.001, 1.021, "faster"),
-        (1.0, 1.05, "no difference"),
-        (1 / 1.1, 1.1, "no difference"),
-        (0.97, 1.11, "inconclusive"),
-    ],
-)
+@pytest.mark.parametrize(("low", "high", "word"), [
+    (1.001, 1.019, "tie"),  # above 1 and too small to matter: the tie goes first
+    (0.981, 0.999, "tie"),
+    (1 / 1.02, 1.02, "tie"),
+    (0.9802, 0.999, "slower"),  # 2 % the other way round is 1/1.02 = 0.9804
+    (1.001, 1.021, "faster"),
+    (1.0, 1.05, "no difference"),
+    (1 / 1.1, 1.1, "no difference"),
+    (0.97, 1.11, "inconclusive"),
+])  # fmt: skip
 def test_verdicts_at_their_limits(low, high, word):
     assert stats.verdict(low, high, 0.02) == word
 

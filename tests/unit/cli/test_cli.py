@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -23,7 +24,7 @@ from bench.errors import ExitCode
 from bench.install import packages
 from bench.studies.registry import STUDIES
 from tests.records import compare_programs, record, store, suite_records
-from tests.runs import ROOT, bench
+from tests.runs import ROOT, bench, finish, start
 
 EVERY = {command.name: command for command in all_commands()}
 
@@ -82,8 +83,8 @@ def test_helps_and_what_reads_records_need_no_torch(no_torch, tmp_path):
     usual, make, *others = without_torch(no_torch, *helps)
     assert all(code == 0 and not error for code, _, error in (usual, make, *others))
     assert all(out.startswith("usage: bench") for _, out, _ in others)
-    runs = store(tmp_path / "runs", suite_records("compare", compare_programs()))
-    after = store(tmp_path / "after", suite_records("compare", compare_programs(ddp=60.0)))
+    runs = store(tmp_path / "runs", suite_records("compare", compare_programs(), rounds=4))
+    after = store(tmp_path / "after", suite_records("compare", compare_programs(ddp=60.0), rounds=4))
     page, pictures, table, *others = without_torch(
         no_torch, ["report", str(runs)], ["report", str(runs), "--format=plots"], ["report", str(runs), "--format=csv"],
         ["report", str(runs), "--by=machine", f"--out={tmp_path / 'pool'}"],
@@ -94,7 +95,7 @@ def test_helps_and_what_reads_records_need_no_torch(no_torch, tmp_path):
     assert page[1].splitlines()[-1] == f"report: {runs / 'report.html'}" and (runs / "report.html").exists()
     made = sorted(path.name for path in runs.rglob("pictures/*"))
     assert made == sorted(f"{name}.svg" for name in ("ratios", "throughput", "memory", "memory-over-time"))
-    assert len(table[1].splitlines()) == 41 and list((tmp_path / "pool").rglob("*.svg"))
+    assert len(table[1].splitlines()) == 21 and list((tmp_path / "pool").rglob("*.svg"))
 
 
 def test_the_table_has_every_command_that_there_is():
@@ -178,7 +179,8 @@ def test_variables_that_nothing_reads_are_named_without_their_values(monkeypatch
 def test_jupyter_opens_the_chinese_notebooks_with_what_a_server_needs_and_the_rest():
     """In the folder of the whole clone, where their links lead. JupyterLab itself tells what it would do."""
     words = ("--edition=zh", "--browser=0", "--ip=127.0.0.1", "--port=8899", "--", "--show-config-json")
-    result = bench("notebooks", "open", *words).ok()
+    copies = SimpleNamespace(python=os.environ.get("TESTS_PYTHON_OF_CHAPTERS", sys.executable))
+    result = finish(start("notebooks", "open", *words, copies=copies)).ok()
     server = json.loads(result.stdout[result.stdout.index("{") :])["ServerApp"]
     assert (server["open_browser"], server["ip"], server["port"]) == (False, "127.0.0.1", 8899)
     folder = "build/notebooks/zh"
@@ -223,8 +225,8 @@ def test_workflows_run_targets_that_there_are_on_every_python_that_is_allowed():
     assert {tuple(map(int, version.split("."))) for version in given if "$" not in version} == set(packages.OWN_PYTHONS)
 
 
-def test_doctor_tells_what_each_mode_can_do_here_and_what_to_fix(no_torch):
-    result = bench("doctor")
+def test_doctor_tells_what_each_mode_can_do_here_and_what_to_fix(no_torch, forked_programs):
+    result = finish(start("doctor", copies=forked_programs))
     assert not result.stderr and result.code == (1 if "fix: " in result.stdout else 0)
     for word in ("machine ", "GPUs ", "torch ", "horovod ", *(f"MODE={mode}" for mode in MODES)):
         assert any(line.startswith(word) for line in result.stdout.splitlines()), result.stdout

@@ -45,7 +45,7 @@ def test_a_command_that_needs_the_clone_says_so(installed, tmp_path):
 
 def test_records_are_read_and_drawn(installed, tmp_path):
     """With the schema and the page's template, which are files of the package and no modules. So are the scripts."""
-    store(tmp_path / "runs", suite_records("compare", compare_programs()))
+    store(tmp_path / "runs", suite_records("compare", compare_programs(), rounds=2))
     result = installed("report", "--records", tmp_path / "runs")
     assert result.returncode == 0 and not result.stderr, result.stderr
     assert "<svg" in (tmp_path / "runs" / "report.html").read_text()

@@ -332,15 +332,12 @@ def test_the_command_of_a_record_repeats_it_on_any_gpu(given):
     assert from_dict(to_dict(config)) == config
 
 
-@pytest.mark.parametrize(
-    ("given", "modes", "fused"),
-    [
-        ({}, ["single", "ddp"], True),
-        ({}, ["single", "ddp", "fsdp"], False),
-        ({"optimizer": "adamw"}, ["ddp", "fsdp"], True),
-        ({"fused": True}, ["ddp", "fsdp"], True),  # it was asked for: the run says that it cannot be
-    ],
-)
+@pytest.mark.parametrize(("given", "modes", "fused"), [
+    ({}, ["single", "ddp"], True),
+    ({}, ["single", "ddp", "fsdp"], False),
+    ({"optimizer": "adamw"}, ["ddp", "fsdp"], True),
+    ({"fused": True}, ["ddp", "fsdp"], True),  # it was asked for: the run says that it cannot be
+])  # fmt: skip
 def test_modes_that_are_compared_have_the_same_optimizer(given, modes, fused):
     """One that cannot have the default takes it from all, and the label says so."""
     config = gpu_defaults.without_fused(on("H100", num_devices=2, mode="ddp", **given), modes)

@@ -129,7 +129,7 @@ def test_a_changed_text_is_read_or_refused_in_one_line(data):
     good(text[:start] + data.draw(st.text(max_size=20)) + text[start + length :])
 
 
-@fewer(10)
+@fewer(20)
 @given(cases())
 @example(("lab-20261121-154253-72c7", 1, [(("observed", "data", "global_batch"), "drop", None)], False))
 @example(("lab-20261121-154253-72c7", 1, [(("observed", "data", "never_seen"), "put", 1)], False))
@@ -148,7 +148,7 @@ def test_a_changed_record_takes_no_command_down(case):
         clear(*call("diff", one, odd, "--bound", "5"), 3)
 
 
-@fewer(20)
+@fewer(30)
 @given(cases())
 @example(("lab-20261121-154253-72c7", 0, [(("accuracy",), "drop", None)], False))
 def test_a_changed_record_takes_no_page_and_no_picture_down(case):

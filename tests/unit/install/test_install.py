@@ -64,14 +64,11 @@ def fake_project(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("torch", "kind", "simd", "label"),
-    [
-        ("2.14.1+cu130", "gloo", True, "torch2.14.1.cu130.gloo.avx"),
-        ("2.14.1+cpu", "gloo", False, "torch2.14.1.cpu.gloo"),
-        ("2.8.0a0+5228986c39.nv25.06", "nccl", True, "torch2.8.0a0.5228986c39.nv25.6.nccl.avx"),
-    ],
-)
+@pytest.mark.parametrize(("torch", "kind", "simd", "label"), [
+    ("2.14.1+cu130", "gloo", True, "torch2.14.1.cu130.gloo.avx"),
+    ("2.14.1+cpu", "gloo", False, "torch2.14.1.cpu.gloo"),
+    ("2.8.0a0+5228986c39.nv25.06", "nccl", True, "torch2.8.0a0.5228986c39.nv25.6.nccl.avx"),
+])  # fmt: skip
 def test_label_names_torch_kind_and_instructions(torch, kind, simd, label):
     assert horovod_status.version_label(torch, kind, simd) == label
     assert horovod_status.built_with(label)[0].lower() == kind  # and with MPI, too
@@ -101,14 +98,11 @@ def test_state_of_an_installed_horovod(installed, kind, simd, state, with_mpi):
         assert horovod_status.judge(installed, "2.14.1+cu130", kind, simd, ("90",), mpi=mpi) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "version", "cuda", "rocm"),
-    [
-        ("__version__ = '2.6.0+cu124'\ndebug = False\ncuda: Optional[str] = '12.4'\n", "2.6.0+cu124", "12.4", None),
-        ("__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n", "2.6.0+cpu", None, None),
-        ("__version__ = '2.7.0+rocm6.3'\ncuda = None\nhip: str = '6.3.42'\n", "2.7.0+rocm6.3", None, "6.3.42"),
-    ],
-)
+@pytest.mark.parametrize(("text", "version", "cuda", "rocm"), [
+    ("__version__ = '2.6.0+cu124'\ndebug = False\ncuda: Optional[str] = '12.4'\n", "2.6.0+cu124", "12.4", None),
+    ("__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n", "2.6.0+cpu", None, None),
+    ("__version__ = '2.7.0+rocm6.3'\ncuda = None\nhip: str = '6.3.42'\n", "2.7.0+rocm6.3", None, "6.3.42"),
+])  # fmt: skip
 def test_torch_version_is_read_without_importing_torch(tmp_path, monkeypatch, text, version, cuda, rocm):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
@@ -199,16 +193,13 @@ def test_an_installed_nvcc_that_fits_is_preferred_to_wheels(gpu_build):
         gpu_build("11.8", "12.4")
 
 
-@pytest.mark.parametrize(
-    ("archs", "more", "listed"),
-    [
-        ("", "", "80,90"),  # it does not say: all of torch's
-        ("", ".sm90", "90"),
-        ("compute_70 compute_80 compute_86 compute_90", "", "80,90"),
-        ("compute_70 compute_80", "", "80"),  # and the driver translates it for 9.0
-        ("compute_80 compute_90", ".sm120", "90"),
-    ],
-)
+@pytest.mark.parametrize(("archs", "more", "listed"), [
+    ("", "", "80,90"),  # it does not say: all of torch's
+    ("", ".sm90", "90"),
+    ("compute_70 compute_80 compute_86 compute_90", "", "80,90"),
+    ("compute_70 compute_80", "", "80"),  # and the driver translates it for 9.0
+    ("compute_80 compute_90", ".sm120", "90"),
+])  # fmt: skip
 def test_only_what_the_installed_nvcc_has_is_compiled(gpu_build, archs, more, listed):
     """It may be older than the one that torch was compiled with."""
     env = gpu_build("13.0", "13.0", archs, f"torch2.14.1.cu130.nccl.avx{more}")
@@ -240,16 +231,13 @@ def test_the_environment_of_a_build():
     assert len(texts) == 3 and used <= set(on_gpu)  # the overlay reads no others
 
 
-@pytest.mark.parametrize(
-    ("output", "reason"),
-    [
-        ("x.cc:1:2: error: first\nx.cc:9:9: error: second\nmake: *** [all] Error 2", "x.cc:1:2: error: first"),
-        ("/usr/bin/python: No module named pip", "pip"),
-        ("nvcc fatal   : Unsupported gpu architecture 'compute_120'\nERROR: Failed building wheel", "--gpu here"),
-        ("nvcc fatal   : Unknown option\nERROR: Failed building wheel for horovod", "nvcc fatal   : Unknown option"),
-        ("something\nthe end\n", "the end"),
-    ],
-)
+@pytest.mark.parametrize(("output", "reason"), [
+    ("x.cc:1:2: error: first\nx.cc:9:9: error: second\nmake: *** [all] Error 2", "x.cc:1:2: error: first"),
+    ("/usr/bin/python: No module named pip", "pip"),
+    ("nvcc fatal   : Unsupported gpu architecture 'compute_120'\nERROR: Failed building wheel", "--gpu here"),
+    ("nvcc fatal   : Unknown option\nERROR: Failed building wheel for horovod", "nvcc fatal   : Unknown option"),
+    ("something\nthe end\n", "the end"),
+])  # fmt: skip
 def test_a_failed_step_is_explained(output, reason):
     assert reason in horovod.explain_failure(output)
 
@@ -350,14 +338,11 @@ def test_any_value_reaches_the_command_which_is_makes_own_child(fake_project):
 
 
 @needs_make
-@pytest.mark.parametrize(
-    ("words", "env", "values"),
-    [
-        (["bench", "GPU=4"], {}, [["GPU=", "GPUS="]]),
-        # of what make was given it is not said, though it is in the environment of its commands, too
-        (["bench", "MODE=no", "SEED=1"], {"GPUS": "2", "SEED": "7", "PAGER": "less"}, [["GPUS="], ["MODE=no"]]),
-    ],
-)
+@pytest.mark.parametrize(("words", "env", "values"), [
+    (["bench", "GPU=4"], {}, [["GPU=", "GPUS="]]),
+    # of what make was given it is not said, though it is in the environment of its commands, too
+    (["bench", "MODE=no", "SEED=1"], {"GPUS": "2", "SEED": "7", "PAGER": "less"}, [["GPUS="], ["MODE=no"]]),
+])  # fmt: skip
 def test_variables_that_are_misspelt_or_not_used_are_named_by_the_command(fake_project, words, env, values):
     """Nothing is installed before it has read what it was given."""
     python = fake_project / ".venv" / "bin" / "python"

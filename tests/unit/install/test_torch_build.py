@@ -75,9 +75,10 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """An environment with pip and that uv, which a set-up would fetch."""
-    folder = tmp_path_factory.mktemp("environments") / "bare"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=300)
+    """An environment with that uv, which a set-up would fetch, and a link to the pip that is here."""
+    folder, pip = tmp_path_factory.mktemp("environments") / "bare", pytest.importorskip("pip")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=300)
+    (next(folder.glob("lib/python*/site-packages")) / "pip").symlink_to(Path(pip.__file__).parent)
     (folder / "bin" / "uv").write_text(UV)
     (folder / "bin" / "uv").chmod(0o755)
     return folder
@@ -231,17 +232,14 @@ def test_an_older_driver_gets_the_build_that_it_serves_and_keeps_it(setup, monke
 
 
 @linux
-@pytest.mark.parametrize(
-    ("driver", "index", "words", "values"),
-    [
-        (R470, "cpu", [], ["470.42.01", "CUDA 11.4", "525", "TORCH=cpu"]),
-        (R535, "nowhere/cpu", [], ["cu126", "BENCH_TORCH_INDEX", "TORCH=cpu"]),
-        (R580._replace(capabilities=((3, 5),)), "cpu", [], ["3.5"]),
-        (R580, "cpu", ["--torch", "cu128"], ["TORCH=cu128", "2.14.1", "TORCH=auto"]),
-        (R580, "cpu", ["--torch", "rocm"], ["TORCH=rocm"]),
-        (R580, "cpu", ["--torch", "cpu", "--venv", "none"], ["TORCH", "VENV=none"]),
-    ],
-)
+@pytest.mark.parametrize(("driver", "index", "words", "values"), [
+    (R470, "cpu", [], ["470.42.01", "CUDA 11.4", "525", "TORCH=cpu"]),
+    (R535, "nowhere/cpu", [], ["cu126", "BENCH_TORCH_INDEX", "TORCH=cpu"]),
+    (R580._replace(capabilities=((3, 5),)), "cpu", [], ["3.5"]),
+    (R580, "cpu", ["--torch", "cu128"], ["TORCH=cu128", "2.14.1", "TORCH=auto"]),
+    (R580, "cpu", ["--torch", "rocm"], ["TORCH=rocm"]),
+    (R580, "cpu", ["--torch", "cpu", "--venv", "none"], ["TORCH", "VENV=none"]),
+])  # fmt: skip
 def test_what_cannot_be_had_is_one_line(setup, monkeypatch, served, capfd, driver, index, words, values):
     monkeypatch.setattr(torch_build, "has_driver", lambda: True)
     monkeypatch.setattr(torch_build, "ask_driver", lambda: driver)
@@ -254,16 +252,13 @@ def test_what_cannot_be_had_is_one_line(setup, monkeypatch, served, capfd, drive
 ASK = "import json; from bench.install import torch_build; print(json.dumps(torch_build.ask_driver()))"
 
 
-@pytest.mark.parametrize(
-    ("machine", "told"),
-    [
-        ({"count": 2, "capability": [80, 120], "cuda": 12020}, ["570.00.stub", [12, 2], [[8, 0], [12, 0]]]),
-        ({"driver": "old", "count": 1, "cuda": 11040}, ["570.00.stub", [11, 4], [[9, 0]]]),
-        ({"count": 1, "unsupported": ["cuda", "capability"]}, ["570.00.stub", None, []]),
-        ({"init_error": 18}, ["", None, []]),
-        ({"driver": "none"}, ["", None, []]),
-    ],
-)
+@pytest.mark.parametrize(("machine", "told"), [
+    ({"count": 2, "capability": [80, 120], "cuda": 12020}, ["570.00.stub", [12, 2], [[8, 0], [12, 0]]]),
+    ({"driver": "old", "count": 1, "cuda": 11040}, ["570.00.stub", [11, 4], [[9, 0]]]),
+    ({"count": 1, "unsupported": ["cuda", "capability"]}, ["570.00.stub", None, []]),
+    ({"init_error": 18}, ["", None, []]),
+    ({"driver": "none"}, ["", None, []]),
+])  # fmt: skip
 def test_the_driver_is_asked_without_any_package(nvml_stub, machine, told):
     assert nvml_stub.run(ASK, **machine) == told
 

@@ -153,10 +153,16 @@ def test_stop_waits_for_a_hanging_sample_no_longer_than_its_limit(monkeypatch):
     sampler._thread.join()
 
 
-# torch.cuda as far as the sampler asks it. CUDA's GPU 0 is NVML's GPU 3: CUDA may order them by speed.
-TORCH_CUDA = """
-import json, time
+# torch.cuda as far as the sampler asks it; all of torch takes seconds to import. CUDA's GPU 0 is NVML's GPU 3: CUDA may
+# order them by speed.
+MADE_UP = """
+import json, sys, time, types
 from types import SimpleNamespace
+torch = sys.modules["torch"] = types.ModuleType("torch")
+class Device(SimpleNamespace):
+    def __str__(self):
+        return f"{self.type}:{self.index}"
+torch.cuda, torch.device = SimpleNamespace(), lambda kind, index: Device(type=kind, index=index)
 GIB = 2**30
 UUIDS = {0: "d3333333-0000-0000-0000-000000000003", 1: "b1111111-0000-0000-0000-000000000001"}
 resets = []
@@ -170,13 +176,6 @@ sampler = MemorySampler([torch.device("cuda", 0), torch.device("cuda", 1)])
 begun = time.monotonic()
 sampler.start()
 """
-# All of torch takes seconds to import, and this needs no more of it.
-NO_MORE = """
-import sys, types
-torch = sys.modules["torch"] = types.ModuleType("torch")
-torch.cuda, torch.device = types.SimpleNamespace(), lambda kind, index: types.SimpleNamespace(type=kind, index=index)
-"""
-MADE_UP = NO_MORE + TORCH_CUDA
 
 
 def test_each_gpu_has_its_own_memory_found_by_uuid(nvml_stub):
@@ -186,7 +185,7 @@ before = time.monotonic(); sampler.mark("timed"); time.sleep(0.6); sampler.mark(
 print(json.dumps([resets, after - before, sampler.stop()]))
 """
     resets, seconds, (first, second) = nvml_stub.run(
-        "import torch\n" + TORCH_CUDA + timed,
+        MADE_UP + timed,
         used_mib=[1024, 2048, 3072, 4096],
         processes=["1:self:3584", "3:self:2560"],
         utilization=[1, 2, 3, 4],

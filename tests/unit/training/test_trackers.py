@@ -188,7 +188,7 @@ def test_a_step_does_not_wait_for_the_disk_and_close_no_longer_than_its_limit(tm
 # wandb
 
 
-def test_a_run_in_wandb(tmp_path):
+def test_a_run_in_wandb(tmp_path, copied_python):
     """Closed, and its process leaves as a rank does: it has what TensorBoard has, writes below the run's folder alone,
     prints nothing, calls nobody, though there is a key, and leaves no process."""
     pytest.importorskip("wandb")
@@ -222,7 +222,7 @@ def test_a_run_in_wandb(tmp_path):
     assert ended.services and json.loads((tmp_path / "cwd" / "left").read_text()) == []
 
 
-def test_a_killed_run_leaves_no_service_and_keeps_its_values(tmp_path):
+def test_a_killed_run_leaves_no_service_and_keeps_its_values(tmp_path, copied_python):
     pytest.importorskip("wandb")
     script = OPEN + (
         "for step in range(4): run.log(step, {'loss': 1.0})\n"

@@ -10,6 +10,7 @@ from torch import nn
 from bench.errors import UserError
 from bench.modes.dp import CpuDataParallel
 from bench.workload.activation_checkpointing import checkpoint_blocks
+from tests.small_resnets import narrow
 
 
 class Odd(nn.Module):
@@ -40,7 +41,7 @@ class Odds(nn.Module):
 
 
 @pytest.mark.parametrize(("make", "shape", "blocks"), [
-    (lambda: tv.resnet18(num_classes=4), (4, 3, 16, 16), 8),
+    (lambda: narrow(4), (4, 3, 16, 16), 8),
     (lambda: tv.squeezenet1_1(num_classes=4), (4, 3, 32, 32), 8),  # with dropout
     (Odds, (4, 4), 2),
 ])  # fmt: skip

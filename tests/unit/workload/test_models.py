@@ -27,10 +27,10 @@ def build(model="resnet18", size=8, rank=0, classes=10, say=print, **options):
     return build_model(config, classes, rank, say)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [("resnet18", 64), ("squeezenet1_1", 32), ("vit_b_32", 224), ("googlenet", 64), ("inception_v3", 96)],
-)
+WIDE = [pytest.param(*row, marks=pytest.mark.wide) for row in (("vit_b_32", 224), ("inception_v3", 96))]
+
+
+@pytest.mark.parametrize(("name", "size"), [("squeezenet1_1", 32), ("googlenet", 64), *WIDE])
 def test_an_architecture_learns_from_a_batch(name, size):
     """One forward and backward pass in training mode, as the training loop does it. In it torchvision's googlenet and
     inception return their auxiliary outputs, too."""
@@ -41,15 +41,12 @@ def test_an_architecture_learns_from_a_batch(name, size):
     assert model.training and any(p.grad.abs().sum() > 0 for p in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "values"),
-    [
-        ("resnet81", 8, ("MODEL=resnet81", "resnet18")),  # with a suggestion
-        ("fasterrcnn_resnet50_fpn", 8, ("MODEL=fasterrcnn_resnet50_fpn",)),  # no classifier
-        ("squeezenet1_1", 16, ("IMAGE_SIZE=16", "squeezenet1_1")),
-        ("vit_b_16", 32, ("IMAGE_SIZE=32", "vit_b_16")),
-    ],
-)
+@pytest.mark.parametrize(("name", "size", "values"), [
+    ("resnet81", 8, ("MODEL=resnet81", "resnet18")),  # with a suggestion
+    ("fasterrcnn_resnet50_fpn", 8, ("MODEL=fasterrcnn_resnet50_fpn",)),  # no classifier
+    ("squeezenet1_1", 16, ("IMAGE_SIZE=16", "squeezenet1_1")),
+    ("vit_b_16", 32, ("IMAGE_SIZE=32", "vit_b_16")),
+])  # fmt: skip
 def test_a_name_or_a_size_that_cannot_be_is_refused(name, size, values):
     with refuses(*values):
         build(name, size)
@@ -134,13 +131,10 @@ def test_ranks_read_the_same_weights_and_differ_in_a_fresh_head(weights_file):
         build(pretrained=str(path), classes=4, evaluate=True)
 
 
-@pytest.mark.parametrize(
-    ("options", "values"),
-    [
-        ({"norm": "none"}, ("bn1.running_mean", "bn1.running_var")),
-        ({"size": SMALL_IMAGE}, ("conv1.weight", "[64, 3, 3, 3]", "[64, 3, 7, 7]")),
-    ],
-)
+@pytest.mark.parametrize(("options", "values"), [
+    ({"norm": "none"}, ("bn1.running_mean", "bn1.running_var")),
+    ({"size": SMALL_IMAGE}, ("conv1.weight", "[64, 3, 3, 3]", "[64, 3, 7, 7]")),
+])  # fmt: skip
 def test_weights_of_another_architecture_are_refused(weights_file, options, values):
     path, _ = weights_file
     with refuses(path, *values):
@@ -209,14 +203,11 @@ def test_torchvisions_old_names_and_second_outputs(hub):
     assert model.fc.out_features == 10
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"freeze": "conv1*, bn1*,layer1*"}, {"layer2", "layer3", "layer4", "fc"}),
-        ({"train_only": "fc*"}, {"fc"}),
-        ({"train_only": "fc.*,layer[34].*"}, {"layer3", "layer4", "fc"}),
-    ],
-)
+@pytest.mark.parametrize(("options", "expected"), [
+    ({"freeze": "conv1*, bn1*,layer1*"}, {"layer2", "layer3", "layer4", "fc"}),
+    ({"train_only": "fc*"}, {"fc"}),
+    ({"train_only": "fc.*,layer[34].*"}, {"layer3", "layer4", "fc"}),
+])  # fmt: skip
 def test_names_say_what_is_trained(options, expected):
     notes = []
     model = build(say=notes.append, **options)
@@ -226,15 +217,12 @@ def test_names_say_what_is_trained(options, expected):
     assert f"{frozen} of 62" in note and "conv1.weight" in note and f"{frozen - 4} more" in note  # and not each of them
 
 
-@pytest.mark.parametrize(
-    ("options", "values"),
-    [
-        ({"freeze": "layr1*"}, ("FREEZE", "layr1*", "layer")),  # with a suggestion
-        ({"freeze": "conv1*,layer1"}, ("FREEZE", "layer1.*")),
-        ({"train_only": "head*"}, ("FREEZE", "head*", "conv1.*, bn1.*")),
-        ({"freeze": "*"}, ("FREEZE=*",)),
-    ],
-)
+@pytest.mark.parametrize(("options", "values"), [
+    ({"freeze": "layr1*"}, ("FREEZE", "layr1*", "layer")),  # with a suggestion
+    ({"freeze": "conv1*,layer1"}, ("FREEZE", "layer1.*")),
+    ({"train_only": "head*"}, ("FREEZE", "head*", "conv1.*, bn1.*")),
+    ({"freeze": "*"}, ("FREEZE=*",)),
+])  # fmt: skip
 def test_patterns_that_cannot_be_meant_are_refused(options, values):
     with refuses(*values):
         build(**options)

@@ -2,6 +2,7 @@
 GPU. ``nn.DataParallel`` and NVML cannot be tried here."""
 
 import dataclasses
+import functools
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ from bench.measure import nccl
 from bench.proof.gpu_check import a2_single, a3_training, answers, b1_shared, probes
 from bench.proof.gpu_check import ground as ground_module
 from bench.proof.gpu_check.ground import Ground
-from tests.runs import ROOT, needs_horovod, refuses
+from tests.runs import ROOT, TINY, needs_horovod, refuses
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,8 @@ def test_batches_arrive_as_they_were_made():
     assert probes.batches(CPU, CACHE) == {"wrong batches": 0, "missing batches": 0}
 
 
-def test_the_hooks_of_ddp_at_one_rank(tmp_path):
+def test_the_hooks_of_ddp_at_one_rank(tmp_path, monkeypatch):
+    monkeypatch.setattr(probes, "plain", functools.partial(probes.plain, **TINY))
     found = probes.hooks(CPU, tmp_path)
     bounds = {name: bound for name, (_, bound) in probes.HOOKS.items()} | {"powersgd later": 10}
     assert answers.within(found, bounds).ok, found
@@ -50,7 +52,7 @@ def test_the_hooks_of_horovod_at_one_rank(copied_python):
 
 
 @pytest.mark.skipif(not torch.distributed.is_nccl_available(), reason="this torch has no NCCL")
-def test_the_nccl_that_is_loaded_and_torchs():
+def test_the_nccl_that_is_loaded_and_torchs(copied_python):
     found = probes.nccl_versions()
     assert found["nccl of torch"] == ".".join(map(str, torch.cuda.nccl.version()[:3]))
     assert found["nccl"] == ".".join(map(str, nccl.version()))
