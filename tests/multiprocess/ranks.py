@@ -26,6 +26,7 @@ from bench.launch.launcher import local_node
 from bench.launch.node import Node
 from bench.process import tree
 from bench.process.guard import LAUNCHER_PID
+from bench.studies import rounds
 from tests.meeting import Meeting
 from tests.runs import SMALL, Result, environment, flags
 
@@ -96,6 +97,7 @@ def bench(*arguments, out: Path | None = None) -> Result:
     said, complaints = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(launcher, "local_node", node),
+        mock.patch.object(rounds, "repeats_of", lambda *_: 0),  # other tests disturb: tests/unit/studies/test_rounds.py
         mock.patch.dict(os.environ, environment(), clear=True),
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(complaints),

@@ -38,7 +38,7 @@ def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path, suite,
     (folder,) = tmp_path.iterdir()
     assert result.stdout.splitlines()[-1] == f"report: {folder / 'report.html'}"
     assert "parity certificate: fair" in result.stdout
-    counted = suite_of(folder.name, records_of(folder))  # beside other tests a disturbed round may be repeated
+    counted = suite_of(folder.name, records_of(folder))
     assert set(counted.programs) == {*modes.split(","), "independent"} and counted.rounds == [0, 1]
     records = [record for program in counted.programs.values() for record in program.records]
     started = sorted(records, key=lambda record: record.started_at)
