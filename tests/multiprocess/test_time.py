@@ -251,7 +251,7 @@ def test_a_script_under_horovodrun_that_watches_itself(order, tmp_path, copied_p
     assert [part["steps_taken"] for part in record["samples"]] == [24, 24] and record.step_time["n"] == 24 - 3 - 2
 
 
-def test_of_several_optimizers_those_count_that_train_the_same_parameters(tmp_path, copied_python):
+def test_of_several_optimizers_those_count_that_train_the_same_parameters(tmp_path):
     """10 steps of a head, 10 of the whole model, of which the first is another phase's, and 7 of another model."""
     done, record = timed(tmp_path, PHASES, options=("--batch=64", "--label=phases", "--watch=0"))
     assert record.name == "phases" and record.global_batch == 64 and not record.observed
@@ -260,7 +260,7 @@ def test_of_several_optimizers_those_count_that_train_the_same_parameters(tmp_pa
     assert record["engine"] == "one process" and record.step_time["n"] == 19 - 3 - 1 and "8 of 27" in done.stdout
 
 
-def test_steps_end_a_script_that_would_go_on_for_ever_and_all_is_looked_for_but_the_data(tmp_path):
+def test_steps_end_a_script_that_would_go_on_for_ever_and_all_is_looked_for_but_the_data(tmp_path, copied_python):
     """Rank 0 evaluates every tenth step: these are not steps, and both ranks end after 20."""
     done, record = timed(tmp_path, NO_LOADER, *TORCHRUN, options=("--steps=20",))
     assert left_behind(done.pid) == []
