@@ -16,7 +16,6 @@ BOUND = 1e-6  # float32 sums in another order
 GPT = {"model": "gpt", "image_size": None, "layers": 1, "width": 16, "heads": 2, "context": 256, "lr": 0.1}
 # ``nn.LSTM`` keeps a list of its weights beside its parameters: a wrapper that replaces one must replace both.
 LSTM = ROOT / "tutorials" / "manual" / "templates" / "char_lstm.py"
-RECURRENT = {"model": f"{LSTM}:build", "data": f"{LSTM}:datasets", "image_size": None, "lr": 0.5}
 PASSES = {"accumulate": 2, "batch": 2, "workers": 2}
 EPOCH = {"steps": None, "warmup": None, "snapshots": None, "epochs": 1}
 KERAS = """
@@ -39,7 +38,7 @@ KINDS = {
                           "horovod": {}, "fsdp": {}}),
     # A rank that has fewer batches than another calls the model all the same, where a forward pass is a collective.
     "own, validated": ({"lr": 0.1, "val_batch": 10} | EPOCH, {"single": {"val_batch": 20}, "dp": {}, "fsdp": {}}),
-    "recurrent": (RECURRENT, {"single": {}, "dp": {}, "fsdp": {}}),
+    "recurrent": ({"lr": 0.5}, {"single": {}, "dp": {}, "fsdp": {}}),
     "keras": ({"norm": "none", "lr": 0.1}, {mode: {} for mode in FOUR}),
 }  # fmt: skip
 CASES = [(kind, mode) for kind, (_, modes) in KINDS.items() for mode in modes]
@@ -51,11 +50,11 @@ def run(tmp_path_factory, ranks):
     folder = tmp_path_factory.mktemp("files")
     page = (ROOT / "tutorials" / "manual" / "own_model.md").read_text()
     (folder / "mine.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    (folder / "lstm.py").write_text(LSTM.read_text().replace("LENGTH = 64", "LENGTH = 8"))
     (folder / "nets.py").write_text(KERAS)
-    files = {
-        "own": {"model": f"{folder}/mine.py:build", "data": f"{folder}/mine.py:datasets", "image_size": None},
-        "keras": {"model": f"keras:{folder}/nets.py:build"},
-    }
+    files = {kind: {"model": f"{folder}/{name}.py:build", "data": f"{folder}/{name}.py:datasets", "image_size": None}
+             for kind, name in (("own", "mine"), ("recurrent", "lstm"))}  # fmt: skip
+    files["keras"] = {"model": f"keras:{folder}/nets.py:build"}
 
     def options(kind: str, mode: str) -> dict:
         name = mode.partition(",")[0]
