@@ -13,7 +13,7 @@ def test_a_run_beside_busy_loops(tmp_path, ranks):
     ranks.run(tmp_path / "before", mode="ddp", gpus=2)
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(psutil.cpu_count())]
     try:
-        result = ranks.run(tmp_path / "beside", mode="ddp", gpus=2, image_size=16, steps=8)
+        result = ranks.run(tmp_path / "beside", mode="ddp", gpus=2, steps=4)
     finally:
         for loop in loops:
             loop.kill()
