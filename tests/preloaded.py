@@ -9,7 +9,7 @@ import sys
 import weakref
 from importlib import metadata
 
-from torch._dynamo.utils import dump_compile_times
+from torch._dynamo import trace_rules, utils
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 from bench.predict.emulation.rank import leave_cores
@@ -30,7 +30,8 @@ metadata.entry_points = functools.cache(metadata.entry_points)  # torch would re
 metadata.entry_points(group="torch.distributed.backends")
 # torchrun would look through all modules for each frame of its stack, a second and a half in all.
 dynamic_rendezvous.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
-atexit.unregister(dump_compile_times)  # nobody compiles
+atexit.unregister(utils.dump_compile_times)  # nobody compiles
+trace_rules.clear_lru_cache()  # each rank would, when it joins a group
 for imported in weakref.finalize._registry:
     imported.atexit = False  # no rank takes torch's libraries apart
 read_digits()

@@ -11,9 +11,9 @@ answers: a line that says why this one is right or wrong, then a fence with the 
 
 ``python -m tests.exercises.judge NOTEBOOK BLANK ANSWERS RESULTS MOST`` runs the set's cells up to a task with the
 solutions of the tasks before, without their tests, and tries the answers of the task, each in a copy of the process:
-the solution, the students' blank, those by KEY and, of each function, the first MOST wrong ones and the right ones, of
-which only the first MOST where the tests start ranks. RESULTS gets a line of JSON per answer: the error of each test
-cell, None where there is none; or None for an answer that is not tried.
+the solution, the students' blank, those by KEY and, of each function, the first MOST wrong ones and the right ones; of
+the right ones of a task whose tests start ranks only the first MOST. RESULTS gets a line of JSON per answer: the error
+of each test cell, None where there is none; or None for an answer that is not tried.
 """
 
 import ast
@@ -100,7 +100,7 @@ def judge(notebook: Path, blank: Path, answers: Path, results: Path, most: int) 
     sys.modules["__main__"] = module = types.ModuleType("__main__")
     module.__dict__.update(display=cells.display, __builtins__=__builtins__)
     course.run_on_ranks = forked.run_on_ranks
-    everything, blanks = answers_of(answers), json.loads(blank.read_text())["cells"]
+    everything, blanks, tried = answers_of(answers), json.loads(blank.read_text())["cells"], Counter()
 
     def tell(answer: int | str, errors: dict | None) -> None:
         with results.open("a") as file:
@@ -109,7 +109,7 @@ def judge(notebook: Path, blank: Path, answers: Path, results: Path, most: int) 
     for part in parts_of(json.loads(notebook.read_text())):
         task = re.match(r"s\d+-task(\d+)-", part[-1]["id"]) if part else None
         to_answer = {cell["id"]: functions(cell["source"]) for cell in part if kind_of(cell) == "answer"}
-        names, tried = set().union(*to_answer.values()), Counter()
+        names = set().union(*to_answer.values())
         costly = any(STARTS_RANKS.search(cell["source"]) for cell in part)
         if to_answer:
             tell("solution", in_a_copy(part, module, {}, forked.run_on_ranks))
@@ -118,14 +118,13 @@ def judge(notebook: Path, blank: Path, answers: Path, results: Path, most: int) 
         for number, answer in enumerate(everything):
             own = functions(answer.source)
             if task and answer.task == int(task[1]) and names & own:
-                kind = frozenset(names & own), answer.right, answer.by_key
-                tried[kind] += 1
+                kind = answer.task if costly and answer.right else (part[0]["id"], *names & own, answer.right)
+                tried[kind] += not answer.by_key
                 if tried[kind] > most and not answer.by_key and (costly or not answer.right):
                     tell(number, None)
                     continue
                 sources = {name: answer.source for name, theirs in to_answer.items() if own & theirs}
-                ranks = hurried if answer.hangs else forked.run_on_ranks
-                tell(number, in_a_copy(part, module, sources, ranks))
+                tell(number, in_a_copy(part, module, sources, hurried if answer.hangs else forked.run_on_ranks))
         for cell in part:
             if kind_of(cell) != "test" and (error := run(cell["source"], cell["id"], module)):
                 raise RuntimeError(error)

@@ -16,7 +16,7 @@ from tests.runs import ROOT
 
 PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))
 LIMIT_S = 500
-FEW = 1  # answers of each function that are tried without -m wide, as judge.py says
+FEW = 1  # answers of each function or task that are tried without -m wide, as judge.py says
 # what an answer that is wrong by a slip of the pen raises: the tests have not judged it
 SLIP = re.compile(r"\b(NameError|SyntaxError|IndentationError|UnboundLocalError|ImportError|ModuleNotFoundError)\b")
 
@@ -25,7 +25,7 @@ SLIP = re.compile(r"\b(NameError|SyntaxError|IndentationError|UnboundLocalError|
 def copies():
     """The students' copies of all sets by name, made at once."""
     with copied_chapters():
-        return nbgrading.make_release([text.read(path) for path in PATHS]).releases
+        return nbgrading.make_release([text.read(path) for path in PATHS], gradebook=False).releases
 
 
 def test_every_chapter_has_a_set():
@@ -53,8 +53,8 @@ def test_the_form_of_a_set(path):
 ])  # fmt: skip
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_tests_tell_right_from_wrong(path, most, key, copies, tmp_path, monkeypatch, forked_programs):
-    """Right answers, of each function the first where ranks are started, and the first wrong one; wide: all, and with
-    another KEY."""
+    """Of each function the right answers (where ranks are started the task's first) and the first wrong one; wide: all,
+    and with another KEY."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a process without threads is forked
     problem_set, answers = text.read(path, key), judge.answers_of(judge.ANSWERS / path.name)
     release.check(problem_set, copies[path.stem])
@@ -77,8 +77,7 @@ def test_the_tests_tell_right_from_wrong(path, most, key, copies, tmp_path, monk
         full = sum(points.get(test, 1) for test in errors)
         got = sum(points.get(test, 1) for test, error in errors.items() if not error)
         right = answer.right or (answer.by_key and not key)
-        expected = got == full if right else got < full
-        if not expected or answer.points not in (None, got) or (not right and SLIP.search(said)):
+        if (got == full) != right or answer.points not in (None, got) or (not right and SLIP.search(said)):
             kind = "right" if answer.right else "wrong"
             wrong.append(f"task {answer.task}, {kind} ({answer.why}): {got:g} of {full:g} points\n{said}")
     assert not wrong, "\n".join(wrong)

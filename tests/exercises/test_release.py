@@ -56,7 +56,7 @@ def test_rubrics_and_solutions_are_the_teachers_and_objectives_the_students(hand
 
 def test_a_release_in_chinese(tmp_path, blank, monkeypatch, capsys):
     """The translation of a teacher's own set lies in the folder ``zh`` beside it. Sets without one are named."""
-    monkeypatch.setattr(nbgrading, "make_release", lambda sets: nbgrading.Course({s.name: blank for s in sets}, b""))
+    monkeypatch.setattr(nbgrading, "make_release", lambda s, **_: nbgrading.Course({x.name: blank for x in s}, b""))
     monkeypatch.setattr(release, "build_wheel", lambda to: "data_parallel_bench.whl")
     shutil.copytree(SAMPLE, sets := tmp_path / "sets")
     with refuses("EDITION=zh", "00_sample"):
@@ -75,7 +75,7 @@ def test_a_release_in_chinese(tmp_path, blank, monkeypatch, capsys):
 
 def test_no_answer_and_no_file_of_another_is_replaced(handed_out, blank, tmp_path, monkeypatch):
     """nbgrader makes the same copy again, so here it makes none."""
-    monkeypatch.setattr(nbgrading, "make_release", lambda problem_sets: nbgrading.Course({"00_sample": blank}, b""))
+    monkeypatch.setattr(nbgrading, "make_release", lambda *_, **__: nbgrading.Course({"00_sample": blank}, b""))
     path = handed_out / "00_sample" / "00_sample.ipynb"
     assert release.run(None, str(SAMPLE), str(handed_out)) == 0
     assert path.read_text() == blank and len(list(handed_out.glob("*.whl"))) == 1

@@ -6,7 +6,6 @@ sending is not limited. Grade work of people you do not trust in a container.
 
 import contextlib
 import ctypes
-import itertools
 import os
 import site
 import sys
@@ -96,12 +95,14 @@ def code_state(folders: list[Path] | None = None, beside: list[Path] | None = No
         for path in sorted({Path(path).resolve() for path in [*paths, PROJECT / "bench"] if os.path.isdir(path)}):
             if not any(path.is_relative_to(other) for other in folders):  # sorted: the outer one comes first
                 folders.append(path)
-    found = {}
-    for folder, inner, names in itertools.chain.from_iterable(map(os.walk, folders)):
-        links = [name for name in inner if os.path.islink(os.path.join(folder, name))]
-        for name in names + links:
-            if name.endswith(CODE) or "." not in name:
-                add_state(os.path.join(folder, name), found)
+    found, left = {}, [*folders]
+    while left:
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:  # deleted meanwhile
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+                elif entry.name.endswith(CODE) or "." not in entry.name:
+                    add_state(entry.path, found)
     for folder in [PROJECT, Path.cwd()] if beside is None else beside:
         with contextlib.suppress(OSError):
             for path in map(str, folder.iterdir()):

@@ -126,7 +126,7 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
         graded.append((one, grade))
         write_out(place, graded)  # now, in case the teacher stops it
         print(table_line(one, grade, time.monotonic() - started), flush=True)
-        if other := contained.changed_code(code, contained.code_state()):
+        if not isinstance(cells, Unreadable) and (other := contained.changed_code(code, contained.code_state())):
             problems.append(
                 f"{one.student}/{one.name} changed {other[0]}, which would run with every notebook after it: put it "
                 "back, take that notebook out, and grade again"

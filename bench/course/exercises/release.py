@@ -48,7 +48,7 @@ def run(names: str | None, folder: str | None, out: str | None, edition: str = "
     problem_sets = [text.read(path) for path in paths]
     nbgrading.required()
     to = Path(out) if out else RELEASE
-    notebooks = nbgrading.make_release(problem_sets).releases
+    notebooks = nbgrading.make_release(problem_sets, gradebook=False).releases
     for problem_set in problem_sets:
         check(problem_set, notebooks[problem_set.name])
     if edition == translation.LANGUAGE:
