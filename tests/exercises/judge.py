@@ -118,7 +118,7 @@ def judge(notebook: Path, blank: Path, answers: Path, results: Path, most: int) 
         for number, answer in enumerate(everything):
             own = functions(answer.source)
             if task and answer.task == int(task[1]) and names & own:
-                kind = answer.task if costly and answer.right else (part[0]["id"], *names & own, answer.right)
+                kind = answer.task if costly and answer.right else (part[0]["id"], frozenset(names & own), answer.right)
                 tried[kind] += not answer.by_key
                 if tried[kind] > most and not answer.by_key and (costly or not answer.right):
                     tell(number, None)

@@ -257,15 +257,17 @@ def test_an_exception_is_shown_with_its_rank_and_line_and_the_others_end_in_one(
 
 @needs_horovod
 def test_horovod(kernel):
-    """That its results come back is shown by chapter 6."""
+    """That its results come back is shown by chapter 6. Its launcher and ranks are copies here."""
     code = """
+        import os, sys
+        fresh, sys.executable = sys.executable, os.environ.get("TESTS_PYTHON_OF_CHAPTERS", sys.executable)
         def broken_sum():
             import horovod.torch as hvd
             print("sum", hvd.allreduce(torch.ones(1) * hvd.rank(), op=hvd.Sum).item(), flush=True)
             if hvd.rank() == 1:
                 raise ValueError("no")
             hvd.allreduce(torch.ones(1))
-        failure_of(broken_sum, engine="horovod");
+        failure_of(broken_sum, engine="horovod"); sys.executable = fresh
     """
     said = kernel.run(code)
     assert "rank 1" in end(said) and "ValueError: no" in end(said) and "cell [" in end(said)
@@ -354,7 +356,7 @@ def rank_of_two(code: int | None = None) -> str:
     return os.environ["RANK"]
 
 
-def test_ranks_as_fresh_programs(monkeypatch, tmp_path):
+def test_ranks_as_new_programs(monkeypatch, tmp_path, copied_python):
     """As where a fork is not safe: on macOS. How a rank has ended is reported for every rank."""
     monkeypatch.setenv("BENCH_PROC", "/nowhere")
     assert run_on_ranks(rank_of_two, 2, engine="bare") == ["0", "1"]
@@ -375,7 +377,7 @@ def chatter() -> None:
         print("x" * 2**20)
 
 
-def test_a_rank_that_prints_without_end(monkeypatch, capsys):
+def test_a_rank_that_prints_without_end(monkeypatch, capsys, copied_python):
     monkeypatch.setattr(ranks, "MOST_BYTES", 2**20)
     with refuses("rank 0", "1 MiB", error=RunFailed):
         run_on_ranks(chatter, 1, engine="bare", quiet=True)

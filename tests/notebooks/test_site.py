@@ -210,7 +210,8 @@ def test_without_a_module_the_old_site_stays(texts, tmp_path, monkeypatch):
     assert (tmp_path / "index.html").read_text() == "old"
 
 
-def test_a_broken_text_is_an_error(tmp_path):
+def test_a_broken_text_is_an_error(tmp_path, forked_python, monkeypatch):
+    monkeypatch.setattr(sys, "executable", forked_python)
     (tmp_path / "texts" / "exercises").mkdir(parents=True)
     for place in ("README.md", "exercises/README.md"):
         (tmp_path / "texts" / place).write_text("# A\n")
