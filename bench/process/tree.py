@@ -202,10 +202,10 @@ def with_descendants(pid: int) -> list:
 
 
 def environment(process) -> dict[str, str]:
-    """Of a psutil.Process. A young one without any is read again: it is empty for a moment while a program starts."""
+    """Of a psutil.Process. While a program starts, the kernel shows neither variables nor arguments: then again."""
     for _ in range(ROUNDS):
         found = process.environ()
-        if found or time.time() - process.create_time() > 1 or not is_running(process):
+        if found or process.cmdline() or not process.exe():  # a thread of the kernel has none of these
             break
         time.sleep(TICK_S)
     return found

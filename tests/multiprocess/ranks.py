@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from multiprocessing import connection
+from multiprocessing import connection, forkserver, spawn
 from pathlib import Path
 from unittest import mock
 
@@ -58,8 +58,10 @@ class ForkedNode(Node):
             self.meeting = Meeting(count)
             variables |= self.meeting.variables()
             names += ["HOROVOD_RANK", "HOROVOD_LOCAL_RANK"]
-        if LINUX:
+        if LINUX:  # the server is a copy of the one that has imported torch for all processes of pytest
             SERVER.set_forkserver_preload([__name__, "tests.preloaded"])
+            with mock.patch.object(spawn, "get_executable", lambda: os.environb[b"TESTS_PYTHON"]):
+                forkserver.ensure_running()
         self.processes = []
         for rank in range(count):
             theirs = variables | dict.fromkeys(names, str(rank))

@@ -134,14 +134,13 @@ def test_a_process_that_ends_its_own_tree_is_not_among_them():
 
 
 def test_a_process_that_starts_a_program_is_asked_again(monkeypatch):
-    """The kernel shows no environment between the end of the old program and the begin of the new one."""
-    answers = [{}, {}, {MARK: "mine"}]
+    """The kernel shows no variables and no arguments between the end of the old program and the begin of the new."""
+    answers, arguments = [{}, {}, {MARK: "mine"}], [[], [], ["sleep", "60"]]
     monkeypatch.setattr(psutil.Process, "environ", lambda process: answers.pop(0))
-    with subprocess.Popen(["sleep", "60"]) as process:
-        assert tree.environment(psutil.Process(process.pid)) == {MARK: "mine"}
-        process.kill()
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda process: arguments.pop(0))
+    assert tree.environment(psutil.Process()) == {MARK: "mine"}
     answers += [{}, {MARK: "mine"}]
-    assert tree.environment(psutil.Process()) == {}  # this one is older
+    assert tree.environment(psutil.Process()) == {}  # it has arguments: it was started without variables
 
 
 def test_what_does_not_end_when_told_to_is_killed(started):
