@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ NodeName=node[1-2] CPUs=4
 PartitionName=all Nodes=ALL Default=YES
 """
 # What `make bench MODE=ddp VENV=none` does, less its set-up.
-MAKE = """#!{}
+MAKE = f"""#!{sys.executable}
 import os, sys
 target, *given = [word for word in sys.argv[1:] if not word.startswith("VENV=")]
 pairs = [word.partition("=") for word in given]
@@ -67,7 +68,7 @@ def submitted(name: str, words: str, folder: Path) -> str:
     """Shell commands that submit a template, as it is but for the GPUs, which are not here, and for who is called; wait
     for its end, and print its exit code. (`sbatch --wait` would look after 2, 10 and 42 seconds.)"""
     text = (runs.ROOT / "tutorials" / "manual" / "templates" / "slurm" / name).read_text()
-    text = text.replace("#SBATCH --gpus-per-node=4\n", "").replace("python3 -m", f"{os.environ['TESTS_PYTHON']} -m")
+    text = text.replace("#SBATCH --gpus-per-node=4\n", "").replace("python3 -m", f"{sys.executable} -m")
     (folder / name).write_text(text)
     return f"""
         job=$(sbatch --parsable --ntasks-per-node=1 --output={folder}/log {folder / name} {words}) || exit 92
@@ -77,13 +78,12 @@ def submitted(name: str, words: str, folder: Path) -> str:
 
 
 def test_templates(cluster, tmp_path):
-    """`HOSTS=slurm` with srun as REMOTE, and a run that srun itself has started. The cluster is not a copy: with a copy
-    ends what it leaves, and slurmd leaves its parent."""
+    """`HOSTS=slurm` with srun as REMOTE, and a run that srun itself has started."""
     if missing := sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None}):
         pytest.skip(f"no Slurm here: apt-get install {' '.join(missing)}")
     if os.geteuid() != 0:
         pytest.skip("slurmd takes root's rights to change groups, which nobody has in a user namespace: run as root")
-    (tmp_path / "make").write_text(MAKE.format(os.environ["TESTS_PYTHON"]))
+    (tmp_path / "make").write_text(MAKE)
     (tmp_path / "make").chmod(0o755)
     small = runs.SMALL | {"mode": "ddp", "out": tmp_path / "out"}
     pairs = shlex.join(f"{name.upper()}={value}" for name, value in small.items())
