@@ -180,8 +180,8 @@ def exposed_comm_s(step_s: float, no_sync_step_s: float) -> float:
 
 
 def deviation(values: list[float]) -> float:
-    """The standard deviation of a sample, exactly 0 where all are equal. ``statistics.stdev`` computes in fractions, a
-    hundred times as long.
+    """The standard deviation of a sample, exactly 0 where all values are equal. ``statistics.stdev`` computes in
+    fractions, which takes much longer.
 
     >>> deviation([1.0, 2.0, 3.0]), deviation([0.1, 0.1, 0.1])
     (1.0, 0.0)

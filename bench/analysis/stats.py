@@ -236,7 +236,7 @@ def equivalence(differences: list[float], margin: float) -> Equivalence:
     n, mean = len(differences), statistics.fmean(differences)
     if n < FEWEST_ROUNDS:
         return Equivalence(n, mean, None, None, None, None, None, margin, "preview")
-    error = statistics.stdev(differences) / math.sqrt(n)
+    error = formulas.deviation(differences) / math.sqrt(n)
     half, half95 = (t_quantile(n - 1, confidence) * error for confidence in (0.90, 0.95))
     word = "not shown"
     if abs(mean) + half < margin:

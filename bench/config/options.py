@@ -109,11 +109,8 @@ def on_devices(config: RunConfig, num_devices: int, **changes) -> RunConfig:
 
 def to_dict(config: RunConfig) -> dict:
     """Its values, which are numbers and words: nothing is to be copied."""
-    values, label = (
-        {f.name: getattr(each, f.name) for f in dataclasses.fields(each)} for each in (config, config.label)
-    )
-    del values["label"]
-    return values | label
+    values = {**vars(config)}
+    return values | vars(values.pop("label"))
 
 
 def from_dict(values: dict) -> RunConfig:

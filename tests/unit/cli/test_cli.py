@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -23,6 +22,7 @@ from bench.config.options import FIELDS
 from bench.errors import ExitCode
 from bench.install import packages
 from bench.studies.registry import STUDIES
+from tests.forked_programs import copied_chapters
 from tests.records import compare_programs, record, store, suite_records
 from tests.runs import ROOT, bench, finish, start
 
@@ -179,8 +179,8 @@ def test_variables_that_nothing_reads_are_named_without_their_values(monkeypatch
 def test_jupyter_opens_the_chinese_notebooks_with_what_a_server_needs_and_the_rest():
     """In the folder of the whole clone, where their links lead. JupyterLab itself tells what it would do."""
     words = ("--edition=zh", "--browser=0", "--ip=127.0.0.1", "--port=8899", "--", "--show-config-json")
-    copies = SimpleNamespace(python=os.environ.get("TESTS_PYTHON_OF_CHAPTERS", sys.executable))
-    result = finish(start("notebooks", "open", *words, copies=copies)).ok()
+    with copied_chapters():
+        result = bench("notebooks", "open", *words).ok()
     server = json.loads(result.stdout[result.stdout.index("{") :])["ServerApp"]
     assert (server["open_browser"], server["ip"], server["port"]) == (False, "127.0.0.1", 8899)
     folder = "build/notebooks/zh"
