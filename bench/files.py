@@ -52,6 +52,18 @@ def atomic_write(path: Path, temporary: Path | None = None) -> Iterator[Path]:
             os.close(folder)
 
 
+def new_folder(start: Path) -> Path:
+    """Make ``<start>-<random>``, which no other process has made, and its parents. Raises OSError."""
+    while True:
+        folder = start.with_name(f"{start.name}-{secrets.token_hex(2)}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            if not folder.exists():  # a parent is a dangling link
+                raise
+
+
 def synchronise(path: Path | str) -> None:
     """Flush a file to its disk (fsync)."""
     with open(path, "rb+") as file:

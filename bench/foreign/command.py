@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import secrets
 import shlex
 import shutil
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from bench import mistakes
 from bench.errors import RunFailed, UserError, as_unicode
-from bench.files import PROJECT
+from bench.files import PROJECT, new_folder
 from bench.foreign import hook
 from bench.foreign.record import KIND, NAME, PROVENANCE, VERSION
 from bench.launch.supervise import signal_name
@@ -61,10 +60,9 @@ def run(words: list[str], options: Options, out: Path, name: str | None = None, 
         raise UserError(f"{shlex.quote(words[0])} {why}{hint}")
     name = as_unicode(name or name_of(words))
     folder_name = re.sub(r"[^\w.-]+", "-", name)[:60]
-    run_id = f"foreign-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{folder_name}-{secrets.token_hex(2)}"
-    started, run_dir = steady.now(), out / run_id
-    try:
-        run_dir.mkdir(parents=True)  # fail before hours of training
+    started = steady.now()
+    try:  # fail before hours of training
+        run_dir = new_folder(out / f"foreign-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{folder_name}")
     except OSError as error:
         raise UserError(f"OUT={out} cannot be written to ({error.strerror}): choose another folder") from None
     try:
@@ -76,7 +74,7 @@ def run(words: list[str], options: Options, out: Path, name: str | None = None, 
                 how = f"was killed ({signal_name(-code)})" if code < 0 else f"ended with exit code {code}"
                 raise RunFailed(f"{shlex.join(words[:1])} {how}: nothing is recorded{ended_in(parts)}")
             found = read_parts(parts, words[0], options)
-            record = make_record(run_id, started, name, words, options, found, read_observed(parts, found))
+            record = make_record(run_dir.name, started, name, words, options, found, read_observed(parts, found))
         return save(run_dir, record, NAME, "Script")
     except BaseException:
         shutil.rmtree(run_dir, ignore_errors=True)

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import secrets
 import shutil
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from bench.config.resolve import resolve
 from bench.config.sections import TRACKERS
 from bench.config.tasks import TRAIN
 from bench.errors import RunFailed, UserError
-from bench.files import SHARED
+from bench.files import SHARED, new_folder
 from bench.launch import hosts, supervise
 from bench.launch.devices import choose_device, least_capable, require_memory
 from bench.launch.elastic import Survival
@@ -185,12 +184,12 @@ def make_run_dir(config: RunConfig) -> Path:
     """A new folder for this run. Raises UserError if OUT cannot be written to."""
     model = re.sub(r"[^A-Za-z0-9_.]", "_", config.model or "")[:40].lstrip(".")
     work = f"{config.num_devices}x{model if config.task == TRAIN else config.task}"
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.mode}-{work}-{secrets.token_hex(2)}"
-    run_dir = Path(config.out) / name
+    run_dir = None
     try:
-        run_dir.mkdir(parents=True)
+        run_dir = new_folder(Path(config.out) / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.mode}-{work}")
         (run_dir / "config.json").write_text("{}")
     except OSError as error:
-        shutil.rmtree(run_dir, ignore_errors=True)
+        if run_dir:
+            shutil.rmtree(run_dir, ignore_errors=True)
         raise UserError(f"OUT={config.out} cannot be written to ({error.strerror}): choose another folder") from None
     return run_dir

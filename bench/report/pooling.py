@@ -4,8 +4,6 @@ Records are only read. CPU workers never share a panel with GPUs, nor do two wor
 suggest a comparison that was not measured."""
 
 import collections
-import datetime
-import secrets
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,16 +193,6 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
     if not good:
         raise UserError("; ".join([f"no record below {folder} can be pooled", *said]))
     return good, said
-
-
-def new_folder(out: Path, now: datetime.datetime) -> Path:
-    """Make OUT/pool-<time>-<random>. Raises UserError."""
-    path = out / f"pool-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    try:
-        path.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"OUT={out} cannot be written: {error.strerror}") from None
-    return path
 
 
 def grid(panel: Panel, names: dict[Machine, str]) -> Grid:

@@ -46,7 +46,7 @@ def repeats_of(plan: Plan, rounds: int) -> int:
 
 
 def new_suite(study: str) -> str:
-    return f"{study}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return f"{study}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
 def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may_repeat=None) -> Path:

@@ -1,10 +1,12 @@
 """`bench report --by machine`: records of many machines, checked, in tables on standard output and in a new folder."""
 
-import datetime
+import time
 from pathlib import Path
 
 from bench.analysis import drawing, tables
 from bench.cli.base import DEFAULT_FOLDER, warn
+from bench.errors import UserError
+from bench.files import new_folder
 from bench.report import pool_figure, pooling
 from bench.report.export import write_table
 
@@ -22,7 +24,11 @@ def run(args) -> int:
         tables.print_captioned(console, grid)
     for sentence in said:
         warn(sentence)
-    made = pooling.new_folder(Path(args.out or "results/pool"), datetime.datetime.now(datetime.timezone.utc))
+    out = Path(args.out or "results/pool")
+    try:
+        made = new_folder(out / f"pool-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
+    except OSError as error:
+        raise UserError(f"OUT={out} cannot be written to ({error.strerror}): choose another folder") from None
     write_table(records, made / "pool.csv")
     drawing.save(pool_figure.draw(panels), made, "pool")
     print(f"pool: {made}", flush=True)

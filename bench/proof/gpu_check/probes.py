@@ -5,7 +5,6 @@ import dataclasses
 import os
 import statistics
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -155,12 +154,11 @@ HOOKS = {
 }
 
 
-def hooks(device: torch.device, folder: Path) -> dict[str, float]:
-    """Relative errors of DDP's gradients with each hook at one rank; "powersgd later" in its fourth step. folder: an
-    empty one for the store."""
+def hooks(device: torch.device) -> dict[str, float]:
+    """Relative errors of DDP's gradients with each hook at one rank; "powersgd later" in its fourth step."""
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=dist.FileStore(str(folder / "store"), 1),
+        store=dist.HashStore(),
         rank=0,
         world_size=1,
         device_id=device if device.type == "cuda" else None,

@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import json
 import os
+import secrets
 import shutil
 import sys
 from contextlib import nullcontext
@@ -172,9 +173,15 @@ def test_more_processes_than_memory_are_refused_before_the_first(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_of_the_same_second_do_not_meet(tmp_path):
+def test_runs_of_the_same_second_do_not_meet(tmp_path, monkeypatch):
+    """Also if they draw the same random name: the folder of the first is the second's neither to use nor to remove."""
+    drawn = (str(i // 2) for i in itertools.count())
+    monkeypatch.setattr(secrets, "token_hex", lambda size: next(drawn))
     folders = {launch_run.make_run_dir(config_of(out=str(tmp_path))) for _ in range(20)}
-    assert len(folders) == 20
+    assert len(folders) == 20 and all((folder / "config.json").exists() for folder in folders)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with refuses("OUT="):
+        launch_run.make_run_dir(config_of(out=str(tmp_path / "link")))
 
 
 ADASUM, SHARED = HOROVOD | {"adasum": True}, HOROVOD | GPUS | {"share_gpu": True}

@@ -144,7 +144,7 @@ def test_the_command_makes_a_new_folder_and_leaves_the_records_alone(tmp_path, c
     assert len(pd.read_csv(made / "pool.csv")) == 3
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="OUT="):
-        pool.new_folder(tmp_path / "file", records.START)
+        command.run(argparse.Namespace(records=str(folder), out=str(tmp_path / "file")))
 
 
 def test_one_record_and_very_many_machines_and_workloads_make_one_picture(monkeypatch):
