@@ -14,7 +14,6 @@ from bench.launch.node import ENDED, Node
 from bench.measure import steady
 from bench.process.guard import error_path
 from bench.process.heartbeat import Heartbeat, starts_path
-from bench.workload.sharding import coverage
 
 RULE = (
     "the examples per device are constant, and the global batch is proportional to the devices; LR is for "
@@ -171,6 +170,8 @@ class Survival:
         """How often each epoch's images count in the weights: see ``sharding.coverage``."""
         if not self.starts:
             return []
+        from bench.workload.sharding import coverage  # needs numpy, for which the start of no other run should wait
+
         stretches = []
         for start in self.starts:  # steps after the restart's checkpoint are lost and do not count
             while stretches and stretches[-1]["images_seen"] >= start["images_seen"]:

@@ -7,14 +7,14 @@ from unittest import mock
 import pytest
 
 from bench.cli.actions import verify
-from tests.runs import NARROW, flags, needs_horovod
+from tests.runs import TINY, flags, needs_horovod
 
 
 @needs_horovod
 def test_all_modes_agree_and_what_batch_norm_does_is_shown(ranks):
     """On the smallest workload, of fewer steps than a person's. (Sharded modes: test_modes.py.) dp has one set of
     statistics; ddp's ranks differ by one step; horovod's drift apart."""
-    options = {"device": "cpu", "image_size": 8, "batch": 4, "modes": "single,dp,ddp,horovod"} | NARROW
+    options = {"device": "cpu", "image_size": 8, "batch": 4, "modes": "single,dp,ddp,horovod"} | TINY
     with mock.patch.object(verify, "STEPS", (1, 4)):
         done = ranks.bench("verify", *flags(**options)).ok()
     found = re.fullmatch(r"verify: ok: largest difference (\S+), bound 1e-05", done.stdout.strip().splitlines()[-1])

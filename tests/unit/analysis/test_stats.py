@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 import pytest
-from scipy import stats as scipy_stats
+import scipy
 
 from bench import formulas
 from bench.analysis import stats
@@ -40,10 +40,10 @@ def shares(n: int, sd: float, ratio: float = 1.0) -> dict[str, float]:
 @pytest.mark.parametrize("df", [1, 1.01, 2.5, 3, 7, 7.3, 30.9, 200.5, 5000])
 def test_students_t_is_scipys(df):
     for confidence in (0.5, 0.9, 0.95, 0.999):
-        expected = scipy_stats.t.ppf((1 + confidence) / 2, df)
+        expected = scipy.stats.t.ppf((1 + confidence) / 2, df)
         assert formulas.t_quantile(df, confidence) == pytest.approx(expected, rel=1e-9)
     for t in (0.0, 0.3, 2.0, 40.0):
-        assert formulas.t_probability(t, df) == pytest.approx(1 - 2 * scipy_stats.t.sf(t, df), abs=1e-14)
+        assert formulas.t_probability(t, df) == pytest.approx(1 - 2 * scipy.stats.t.sf(t, df), abs=1e-14)
 
 
 @pytest.mark.parametrize("n", [6, 8, 15])
@@ -53,15 +53,15 @@ def test_the_signed_rank_interval_is_the_shifts_that_scipys_exact_test_does_not_
     depth, achieved = stats.signed_rank_depth(n, 0.95)
     _, low, high = formulas.hodges_lehmann(d.tolist(), depth)
     for end, outward in ((low, -1e-9), (high, 1e-9)):
-        outside = scipy_stats.wilcoxon(d - end - outward, method="exact").pvalue
+        outside = scipy.stats.wilcoxon(d - end - outward, method="exact").pvalue
         assert outside == pytest.approx(1 - achieved) and outside <= 0.05
-        assert scipy_stats.wilcoxon(d - end + outward, method="exact").pvalue > 0.05
+        assert scipy.stats.wilcoxon(d - end + outward, method="exact").pvalue > 0.05
 
 
 def test_the_sign_flip_p_is_scipys_permutation_test(monkeypatch):
     for n in (2, 5, 8):
         d = np.random.default_rng(n).normal(0.5, 1, n)
-        found = scipy_stats.permutation_test((d,), np.sum, permutation_type="samples", n_resamples=np.inf)
+        found = scipy.stats.permutation_test((d,), np.sum, permutation_type="samples", n_resamples=np.inf)
         assert stats.sign_flip_p(d.tolist()) == pytest.approx(found.pvalue)
     assert stats.sign_flip_p([0.0] * 6) == stats.sign_flip_p([0.3]) == 1
     assert stats.sign_flip_p([1.0] * 40) == pytest.approx(1 / 20001)  # random flips never give zero
@@ -146,10 +146,10 @@ def test_the_needed_rounds_give_a_verdict_with_the_centre_off_by_one_standard_er
     n = stats.rounds_needed([effect + deviation * x for x in (-1.0, 0.0, 1.0)], margin, 0.95)
     for error in (-1, 1):
         centre = effect + error * deviation / math.sqrt(n)
-        half = scipy_stats.t.ppf(0.975, n - 1) * deviation / math.sqrt(n)
+        half = scipy.stats.t.ppf(0.975, n - 1) * deviation / math.sqrt(n)
         word = stats.verdict(math.exp(centre - half), math.exp(centre + half), margin)
         assert word == ("tie" if effect < 0.0099 else "faster")
-    one_less = (scipy_stats.t.ppf(0.975, n - 2) + 1) * deviation / math.sqrt(n - 1)
+    one_less = (scipy.stats.t.ppf(0.975, n - 2) + 1) * deviation / math.sqrt(n - 1)
     assert one_less > max(effect, math.log(1 + margin) - effect)
 
 
@@ -168,7 +168,7 @@ def test_interval_and_p_values_are_scipys_paired_t_test():
     """Each p is below 5 % exactly where the verdict's interval says so."""
     found = set()
     for a, b in rounds(6, 0.01, ratio=1.015, draws=300):
-        each, test = stats.compare_rounds(a, b), scipy_stats.ttest_rel(np.log(b), np.log(a))
+        each, test = stats.compare_rounds(a, b), scipy.stats.ttest_rel(np.log(b), np.log(a))
         expected = test.confidence_interval(0.95)
         assert (each.low, each.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
         assert each.p_difference == pytest.approx(test.pvalue, abs=1e-12)
@@ -220,9 +220,9 @@ def test_equivalence_is_the_worse_of_scipys_two_one_sided_tests():
     seen = set()
     for d in np.random.default_rng(11).normal(0.01, 0.01, size=(300, 5)):
         found = stats.equivalence(d.tolist(), 0.015)
-        above = scipy_stats.ttest_1samp(d, -0.015, alternative="greater").pvalue
-        below = scipy_stats.ttest_1samp(d, 0.015, alternative="less").pvalue
-        test = scipy_stats.ttest_1samp(d, 0)
+        above = scipy.stats.ttest_1samp(d, -0.015, alternative="greater").pvalue
+        below = scipy.stats.ttest_1samp(d, 0.015, alternative="less").pvalue
+        test = scipy.stats.ttest_1samp(d, 0)
         for ends, level in (((found.low, found.high), 0.9), ((found.low95, found.high95), 0.95)):
             assert ends == pytest.approx(tuple(test.confidence_interval(level)))
         assert found.p == pytest.approx(max(above, below)) and found.mean_difference == pytest.approx(d.mean())

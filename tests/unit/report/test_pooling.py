@@ -5,7 +5,7 @@ import math
 
 import pandas as pd
 import pytest
-from scipy import stats as scipy_stats
+import scipy
 
 from bench.analysis import drawing
 from bench.cli.actions import pool as command
@@ -99,9 +99,9 @@ def test_the_interval_is_students_t_on_logarithms():
     found = [records.record("ddp", speed, seconds=i) for i, speed in enumerate(speeds)]
     ((group,),) = [panel.groups for panel in pool.panels_of(found)]
     logs = [math.log(record.throughput) for record in found]
-    expected = scipy_stats.t.interval(0.95, 3, loc=sum(logs) / 4, scale=scipy_stats.sem(logs))
+    expected = scipy.stats.t.interval(0.95, 3, loc=sum(logs) / 4, scale=scipy.stats.sem(logs))
     assert group.interval == pytest.approx([math.exp(x) for x in expected])
-    assert group.mean == pytest.approx(scipy_stats.gmean(speeds))
+    assert group.mean == pytest.approx(scipy.stats.gmean(speeds))
     assert pool.panels_of(found[:1])[0].groups[0].interval is None
 
 
