@@ -134,11 +134,12 @@ def test_the_commands_clock_counts_until_the_machine_starts_again(monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_while_the_clock_is_set_back_and_forward(tmp_path):
-    """A new process, which has its clock from the command that started it."""
+    """Its ranks are fresh ones of spawn."""
     (tmp_path / "sitecustomize.py").write_text(JUMPY)
-    record = run(tmp_path / "out", {"PYTHONPATH": str(tmp_path)}, mode="single").ok().loaded
+    options = {"mode": "ddp", "gpus": 2, "launcher": "spawn"}
+    record = run(tmp_path / "out", {"PYTHONPATH": str(tmp_path)}, **options).ok().loaded
     assert 0 < record["summary"]["command_to_first_timed_step_s"] < 300
-    (sample,) = record.samples
-    moments = [sample.moments[name] for name in ("worker_started", "joined", "first_timed_step", "last_timed_step")]
-    assert all(0 <= b - a < 300 for a, b in itertools.pairwise(moments))
-    assert 0.9 * sum(sample.step_time_s) <= moments[3] - moments[2] + 0.1
+    for sample in record.samples:
+        moments = [sample.moments[name] for name in ("worker_started", "joined", "first_timed_step", "last_timed_step")]
+        assert all(0 <= b - a < 300 for a, b in itertools.pairwise(moments))
+        assert 0.9 * sum(sample.step_time_s) <= moments[3] - moments[2] + 0.1
