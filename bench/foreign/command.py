@@ -27,7 +27,7 @@ from bench.process.ending import signals_as_interrupt
 from bench.process.tree import Tree
 from bench.record.privacy import nameless, without_paths
 from bench.record.schema import require_validator
-from bench.record.write import save
+from bench.record.write import save, writable
 from bench.storage.urls import without_user
 
 OBSERVED = "observed.json"  # the ranks' observations, combined by the last rank
@@ -61,10 +61,8 @@ def run(words: list[str], options: Options, out: Path, name: str | None = None, 
     name = as_unicode(name or name_of(words))
     folder_name = re.sub(r"[^\w.-]+", "-", name)[:60]
     started = steady.now()
-    try:  # fail before hours of training
+    with writable(out):  # fail before hours of training
         run_dir = new_folder(out / f"foreign-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{folder_name}")
-    except OSError as error:
-        raise UserError(f"OUT={out} cannot be written to ({error.strerror}): choose another folder") from None
     try:
         with tempfile.TemporaryDirectory(prefix="bench-time-") as folder:
             (parts := Path(folder) / "parts").mkdir()

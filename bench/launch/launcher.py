@@ -28,7 +28,7 @@ from bench.measure.environment import collect_machine, usable_cores
 from bench.process.ending import uninterrupted
 from bench.process.guard import wanted_path
 from bench.record.schema import require_validator
-from bench.record.write import add_survival, write_failure
+from bench.record.write import add_survival, writable, write_failure
 
 
 def resolve_here(config: RunConfig) -> RunConfig:
@@ -184,12 +184,11 @@ def make_run_dir(config: RunConfig) -> Path:
     """A new folder for this run. Raises UserError if OUT cannot be written to."""
     model = re.sub(r"[^A-Za-z0-9_.]", "_", config.model or "")[:40].lstrip(".")
     work = f"{config.num_devices}x{model if config.task == TRAIN else config.task}"
-    run_dir = None
-    try:
+    with writable(config.out):
         run_dir = new_folder(Path(config.out) / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.mode}-{work}")
-        (run_dir / "config.json").write_text("{}")
-    except OSError as error:
-        if run_dir:
+        try:
+            (run_dir / "config.json").write_text("{}")
+        except OSError:
             shutil.rmtree(run_dir, ignore_errors=True)
-        raise UserError(f"OUT={config.out} cannot be written to ({error.strerror}): choose another folder") from None
+            raise
     return run_dir

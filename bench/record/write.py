@@ -3,9 +3,10 @@
 Raw samples are kept: every metric of ``summary`` can be computed again from ``samples`` (bench/formulas.py).
 """
 
+import contextlib
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench import files, mistakes
@@ -13,7 +14,7 @@ from bench.config.command_line import make_command
 from bench.config.modes import MODES, describe_emulation
 from bench.config.options import RunConfig, to_dict
 from bench.config.workloads import workload_of
-from bench.errors import as_unicode, shortened
+from bench.errors import UserError, as_unicode, shortened
 from bench.measure import node, steady
 from bench.record import SCHEMA_VERSION
 from bench.record.privacy import without_names, without_paths
@@ -256,6 +257,15 @@ def provenance_of(config: RunConfig) -> dict:
     if config.replicas:
         found["replicas"] = REPLICAS
     return found
+
+
+@contextlib.contextmanager
+def writable(out: Path | str) -> Iterator[None]:
+    """Raises UserError where this block fails to write below OUT."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"OUT={out} cannot be written to ({error.strerror}): choose another folder") from None
 
 
 def save(run_dir: Path, record: dict, name: str = "record.json", form: str = "Run") -> Path:

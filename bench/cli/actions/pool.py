@@ -5,8 +5,8 @@ from pathlib import Path
 
 from bench.analysis import drawing, tables
 from bench.cli.base import DEFAULT_FOLDER, warn
-from bench.errors import UserError
 from bench.files import new_folder
+from bench.record.write import writable
 from bench.report import pool_figure, pooling
 from bench.report.export import write_table
 
@@ -25,10 +25,8 @@ def run(args) -> int:
     for sentence in said:
         warn(sentence)
     out = Path(args.out or "results/pool")
-    try:
+    with writable(out):
         made = new_folder(out / f"pool-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
-    except OSError as error:
-        raise UserError(f"OUT={out} cannot be written to ({error.strerror}): choose another folder") from None
     write_table(records, made / "pool.csv")
     drawing.save(pool_figure.draw(panels), made, "pool")
     print(f"pool: {made}", flush=True)
