@@ -42,7 +42,7 @@ class Programs:
         modules = ["torch.distributed"] if FOR_RANKS in self.modules and visible_gpus() else self.modules
         # Some modules read the first while they are imported; the second is left out as by bench/course/chapters.py.
         first = f"import sys; sys.executable = {self.python!r}; sys.modules['rfc3987_syntax'] = None"
-        command = [sys.executable, "-c", f"{first}; from tests.forked_python import serve; serve({modules})"]
+        command = [sys.executable, "-c", f"{first}; from tests.fork_server import serve; serve({modules})"]
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(door)
             listening.listen()
