@@ -1,6 +1,7 @@
 """Programs that begin with torch imported: `Programs.python` stands in for sys.executable (tests/forked_python.py)."""
 
 import contextlib
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -69,11 +70,17 @@ SERVERS = {
 
 
 def pytest_configure(config) -> None:
-    """They are not children of a process that runs tests, because grading ends all that its process has started."""
+    """They are not children of a process that runs tests, because grading ends all that its process has started. The
+    workers of pytest are such programs themselves, in which sys.executable is Python again."""
     if LINUX and not hasattr(config, "workerinput"):
         servers = contextlib.ExitStack()
         config.add_cleanup(servers.close)
         os.environ |= {name: servers.enter_context(programs).python for name, programs in SERVERS.items()}
+        os.environ["TESTS_REAL_PYTHON"] = sys.executable
+        config.option.tx = [f"popen//python={os.environ['TESTS_PYTHON']}" for _ in getattr(config.option, "tx", ())]
+    elif LINUX:
+        sys.executable = os.environ["TESTS_REAL_PYTHON"]
+        multiprocessing.set_executable(sys.executable)
 
 
 @pytest.fixture(scope="session")
