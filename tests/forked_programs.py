@@ -77,7 +77,8 @@ def pytest_configure(config) -> None:
         config.add_cleanup(servers.close)
         os.environ |= {name: servers.enter_context(programs).python for name, programs in SERVERS.items()}
         os.environ["TESTS_REAL_PYTHON"] = sys.executable
-        config.option.tx = [f"popen//python={os.environ['TESTS_PYTHON']}" for _ in getattr(config.option, "tx", ())]
+        copy, workers = f"popen//python={os.environ['TESTS_PYTHON']}", getattr(config.option, "tx", ())
+        config.option.tx = [copy if worker == "popen" else worker for worker in workers]
     elif LINUX:
         sys.executable = os.environ["TESTS_REAL_PYTHON"]
         multiprocessing.set_executable(sys.executable)
