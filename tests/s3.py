@@ -1,5 +1,6 @@
 """A real S3 server on this machine (moto), which remembers its requests and can be made to fail."""
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -42,6 +43,7 @@ class Server:
 
     def __init__(self):
         import boto3
+        from botocore import loaders
         from moto.server import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -49,6 +51,9 @@ class Server:
             def log(self, *arguments):
                 pass
 
+        once = loaders.JSONFileLoader()
+        once.load_file = functools.cache(once.load_file)  # each client would read botocore's megabytes of tables again
+        loaders.Loader.FILE_LOADER_CLASS = lambda _: once
         self.app = DomainDispatcherApplication(create_backend_app)
         self.requests, self.fault = [], lambda request: None
         self.server = make_server("127.0.0.1", 0, self.answer, threaded=True, request_handler=Quiet)
