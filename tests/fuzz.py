@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
-settings.register_profile("suite", max_examples=60, derandomize=True, **COMMON)
+settings.register_profile("suite", max_examples=40, derandomize=True, **COMMON)
 settings.register_profile("wide", max_examples=5000, **COMMON)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
 settings.load_profile(PROFILE)
