@@ -428,7 +428,8 @@ TABLE = {
     "single, clipped, exact": (ONE | CLIPPED, on_record),
     "single, adam": (ONE | ADAM, on_record),
     "single, batch norm, exact": (ONE | EXACT | {"norm": "batch"}, on_record),
-    # How ranks are started, by every engine: fresh programs, but for spawn (see unit/measure/test_clock.py).
+    # How ranks are started, by every engine. Fresh programs: Horovod's; by torchrun those in test_slurm.py, by spawn
+    # those in unit/measure/test_clock.py.
     "ddp x2 by torchrun": (two("ddp", launcher="torchrun"), *LAUNCHED),
     "ddp x2 by torchrun at a tcp address": (two("ddp", launcher="torchrun", dist_url="tcp"), *LAUNCHED),
     "ddp x2 by spawn at a file, tuned, loader workers": (
@@ -536,7 +537,7 @@ def run(tmp_path_factory, ranks, forked_programs):
             return ranks.run(folder, **options)
         urls = {"tcp": f"tcp://127.0.0.1:{free_port()}", "file": f"file://{folder}/meet"}
         options |= {"dist_url": urls[options["dist_url"]]} if "dist_url" in options else {}
-        copies = forked_programs if options.get("launcher") == "spawn" else None
+        copies = None if options["mode"] == "horovod" else forked_programs
         return runs.run(folder / "a #folder? of 100%", LEFT_OVER, copies, **options)  # a path is not a web address
 
     return Table({name: options for name, (options, *_) in TABLE.items()}, start)

@@ -94,6 +94,7 @@ def test_templates(cluster, tmp_path):
         {submitted("join.sbatch", shlex.join(runs.flags(**small)), tmp_path)}
     """, out=tmp_path / "out", timeout=500)  # fmt: skip
     assert result.stdout.split() == ["ExitCode=0", "ExitCode=0"], result.stderr
+    assert [log.read_text() for folder in result.run_dirs for log in sorted(folder.glob("rank*.log"))] == [""] * 4
     records = [json.loads((folder / "record.json").read_text()) for folder in result.run_dirs]
     assert [record["status"] for record in records] == ["ok", "ok"]
     for record in records:
