@@ -202,12 +202,16 @@ def with_descendants(pid: int) -> list:
 
 
 def environment(process) -> dict[str, str]:
-    """Of a psutil.Process. While a program starts, the kernel shows neither variables nor arguments: then again."""
+    """Of a psutil.Process. While a program starts, the kernel shows neither variables nor arguments: then again, and
+    once more after the arguments are there, because the program may have come between the two looks."""
+    settled = False
     for _ in range(ROUNDS):
         found = process.environ()
-        if found or process.cmdline() or not process.exe():  # a thread of the kernel has none of these
+        if found or settled:
             break
-        time.sleep(TICK_S)
+        settled = bool(process.cmdline() or not process.exe())  # a thread of the kernel has none of these
+        if not settled:
+            time.sleep(TICK_S)
     return found
 
 

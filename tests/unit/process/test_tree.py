@@ -134,12 +134,13 @@ def test_a_process_that_ends_its_own_tree_is_not_among_them():
 
 
 def test_a_process_that_starts_a_program_is_asked_again(monkeypatch):
-    """The kernel shows no variables and no arguments between the end of the old program and the begin of the new."""
-    answers, arguments = [{}, {}, {MARK: "mine"}], [[], [], ["sleep", "60"]]
+    """The kernel shows no variables and no arguments between the end of the old program and the begin of the new, which
+    may also come after a look at its variables and before that at its arguments."""
+    answers, arguments = [{}, {}, {MARK: "mine"}], [[], ["sleep", "60"]]
     monkeypatch.setattr(psutil.Process, "environ", lambda process: answers.pop(0))
     monkeypatch.setattr(psutil.Process, "cmdline", lambda process: arguments.pop(0))
     assert tree.environment(psutil.Process()) == {MARK: "mine"}
-    answers += [{}, {MARK: "mine"}]
+    answers, arguments = [{}, {}, {MARK: "mine"}], [["sleep", "60"]]
     assert tree.environment(psutil.Process()) == {}  # it has arguments: it was started without variables
 
 
