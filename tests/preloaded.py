@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -9,12 +10,29 @@ import sys
 import weakref
 from importlib import metadata
 
+import torch
 from torch._dynamo import trace_rules, utils
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from torch.utils.flop_counter import FlopCounterMode
 
 from bench.predict.emulation.rank import leave_cores
 from bench.workload.images.digits import read_digits
-from tests.pages import collapse_pages
+from tests import small_resnets
+
+LARGE, MADV_COLLAPSE = 2 << 20, 25
+
+
+def collapse_pages() -> None:
+    """Put this process's memory into large pages: a fork then copies, and at its end takes apart, a third of what it
+    would. A kernel before Linux 6.1, or another system, leaves all as it was."""
+    madvise = ctypes.CDLL(None).madvise
+    with contextlib.suppress(FileNotFoundError), open("/proc/self/maps") as file:
+        for addresses, access, _, _, _, *path in map(str.split, file):
+            if access.startswith("rw") and path in ([], ["[heap]"]):
+                first, end = (int(address, 16) for address in addresses.split("-"))
+                for block in range(-(-first // LARGE) * LARGE, end // LARGE * LARGE, LARGE):
+                    madvise(ctypes.c_void_p(block), ctypes.c_size_t(LARGE), MADV_COLLAPSE)
+
 
 for name in (
     "torch.distributed.fsdp", "torch.distributed.optim", "torch.profiler", "torchvision", "torch.distributed.run",
@@ -35,6 +53,9 @@ trace_rules.clear_lru_cache()  # each rank would, when it joins a group
 for imported in weakref.finalize._registry:
     imported.atexit = False  # no rank takes torch's libraries apart
 read_digits()
+with torch.random.fork_rng([]), FlopCounterMode(display=False):  # torch's first step takes as long as ten others
+    for device in ("cpu", "meta"):
+        small_resnets.smooth(10).to(device)(torch.randn(6, 3, 8, 8, device=device)).square().mean().backward()
 leave_cores()  # tests share their cores
 gc.freeze()  # no rank looks for garbage among what was imported, nor gets its own pages by that
 collapse_pages()

@@ -6,6 +6,7 @@ states of random generators, files, exceptions and output must be the same.
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import re
@@ -23,7 +24,6 @@ from pathlib import Path
 
 from bench.launch.ports import free_port
 from tests.meeting import Meeting
-from tests.pages import collapse_pages
 from tests.watched.rank import live
 from tests.watched.script import HANG_S, LIMIT_S, Script
 
@@ -39,15 +39,9 @@ FINDING = re.compile(r"^([a-z0-9]+(?:-[a-z0-9]+)+|drift): ")
 def load() -> bool:
     """Import what scripts import, once. Returns whether Horovod is there."""
     gc.disable()
-    import torch._dynamo
-    import torch.distributed
-    import torch.optim.swa_utils  # noqa: F401
-    import torchvision  # noqa: F401
+    from tests.preloaded import collapse_pages
 
-    import bench.observe  # noqa: F401
-
-    with contextlib.suppress(ImportError):
-        import horovod.torch  # noqa: F401
+    importlib.import_module("bench.observe")
     gc.freeze()  # no rank looks for garbage among what was imported, nor gets its own pages by that
     collapse_pages()
     gc.enable()
