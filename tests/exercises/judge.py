@@ -12,8 +12,8 @@ answers: a line that says why this one is right or wrong, then a fence with the 
 ``python -m tests.exercises.judge NOTEBOOK BLANK ANSWERS RESULTS MOST`` runs the set's cells up to a task with the
 solutions of the tasks before, without their tests, and tries the answers of the task, each in a copy of the process:
 the solution, the students' blank, those by KEY and, of each function, the first MOST wrong ones and the right ones; of
-the right ones of a task whose tests start ranks only the first MOST. RESULTS gets a line of JSON per answer: the error
-of each test cell, None where there is none; or None for an answer that is not tried.
+the right ones of a task whose tests start ranks all but one of the first MOST. RESULTS gets a line of JSON per answer:
+the error of each test cell, None where there is none; or None for an answer that is not tried.
 """
 
 import ast
@@ -120,7 +120,8 @@ def judge(notebook: Path, blank: Path, answers: Path, results: Path, most: int) 
             if task and answer.task == int(task[1]) and names & own:
                 kind = answer.task if costly and answer.right else (part[0]["id"], frozenset(names & own), answer.right)
                 tried[kind] += not answer.by_key
-                if tried[kind] > most and not answer.by_key and (costly or not answer.right):
+                limited = (costly or not answer.right) and not answer.by_key
+                if limited and tried[kind] > most - answer.right:
                     tell(number, None)
                     continue
                 sources = {name: answer.source for name, theirs in to_answer.items() if own & theirs}

@@ -53,8 +53,8 @@ def test_the_form_of_a_set(path):
 ])  # fmt: skip
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_tests_tell_right_from_wrong(path, most, key, copies, tmp_path, monkeypatch, forked_programs):
-    """Of each function the right answers (where ranks are started the task's first) and the first wrong one; wide: all,
-    and with another KEY."""
+    """Of each function the right answers (where ranks are started the solution) and the first wrong one; wide: all, and
+    with another KEY."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a process without threads is forked
     problem_set, answers = text.read(path, key), judge.answers_of(judge.ANSWERS / path.name)
     release.check(problem_set, copies[path.stem])
