@@ -76,9 +76,8 @@ def pytest_configure(config) -> None:
         servers = contextlib.ExitStack()
         config.add_cleanup(servers.close)
         os.environ |= {name: servers.enter_context(programs).python for name, programs in SERVERS.items()}
-        os.environ["TESTS_REAL_PYTHON"] = sys.executable
-        copy, workers = f"popen//python={os.environ['TESTS_PYTHON']}", getattr(config.option, "tx", ())
-        config.option.tx = [copy if worker == "popen" else worker for worker in workers]
+        os.environ["TESTS_REAL_PYTHON"], copy = sys.executable, f"popen//python={os.environ['TESTS_PYTHON']}"
+        config.option.tx = [{"popen": copy}.get(worker, worker) for worker in getattr(config.option, "tx", ())]
     elif LINUX:
         sys.executable = os.environ["TESTS_REAL_PYTHON"]
         multiprocessing.set_executable(sys.executable)

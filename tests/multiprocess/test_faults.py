@@ -313,8 +313,7 @@ def test_bench_itself_is_killed(name, tmp_path, forked_programs):
 
 def test_a_terminal_that_is_not_utf_8_on_a_system_that_is_not_linux(no_linux, tmp_path, forked_programs):
     """What can be measured there is measured."""
-    env = no_linux | {"PYTHONIOENCODING": "ascii"}
-    result = run(tmp_path / "out", env=env, copies=forked_programs, mode="single")
+    result = run(tmp_path / "out", no_linux | {"PYTHONIOENCODING": "ascii"}, forked_programs, mode="single")
     assert result.code == 0 and result.stdout.splitlines()[-1].startswith("record: "), result.stderr
     record, sample = result.loaded, result.record["samples"][0]
     assert all(0 < peak["uss"] < peak["rss_hwm"] < 50 and "pss" not in peak for peak in record.peak_memory)

@@ -430,12 +430,10 @@ TABLE = {
     "single, batch norm, exact": (ONE | EXACT | {"norm": "batch"}, on_record),
     # How ranks are started, by every engine. Fresh programs: Horovod's; by torchrun those in test_slurm.py, by spawn
     # those in unit/measure/test_clock.py.
-    "ddp x2 by torchrun": (two("ddp", launcher="torchrun"), *LAUNCHED),
     "ddp x2 by torchrun at a tcp address": (two("ddp", launcher="torchrun", dist_url="tcp"), *LAUNCHED),
     "ddp x2 by spawn at a file, tuned, loader workers": (
         two("ddp", launcher="spawn", dist_url="file", tuned=1, workers=2), *LAUNCHED,
     ),
-    "ddp x2 by spawn at a tcp address": (two("ddp", launcher="spawn", dist_url="tcp"), *LAUNCHED),
     "horovod x2, tuned, fusion, profiled": (
         two("horovod", tuned=1, fusion_mb=1, profile=1), *LAUNCHED, timeline, reductions_of_rank_0,
     ),
@@ -508,8 +506,8 @@ TABLE = {
 }  # fmt: skip
 # Others show the same.
 WIDE = (
-    "ddp x2 by torchrun at a tcp address", "ddp x2 by spawn at a tcp address", "zero1 x3, views, no overlap",
-    "fsdp x2, weights kept, prefetched", "horovod x3", "local, averaged every step",
+    "zero1 x3, views, no overlap", "fsdp x2, weights kept, prefetched", "horovod x3", "local, averaged every step",
+    "ddp x2, fp16", "fsdp, bf16, gathered in it",
 )  # fmt: skip
 QUICK = (
     "dp x4", "ddp x3 in passes, static graph, small buckets, views, fused, checkpointed, unfair",

@@ -1,6 +1,5 @@
-"""The whole step on a GPU, without one: what a GPU gets by default runs in each mode of torch, and lies there.
-
-In a separate process. tests/fake_cuda.py lists what this shows and what it does not."""
+"""The whole step on a GPU, without one: what a GPU gets by default runs in each mode of torch, and lies there. In a
+separate process. tests/fake_cuda.py lists what this shows and what it does not."""
 
 import json
 import os
@@ -28,10 +27,8 @@ WHOLE = {
     "single": {"mode": "single", "model": TINY["model"]},
     "single, adamw, 4 passes": {"mode": "single", "optimizer": "adamw", "accumulate": 4, "clip_norm": 1.0} | SMALL,
     "single, tf32, N C H W": {"mode": "single", "precision": "tf32", "channels_last": False} | SMALL,
-    "single, gpt": {"mode": "single"} | GPT,
     "local": {"mode": "local", "local_steps": 1} | TWO | SMALL,
     "independent": {"mode": "independent"} | TWO | SMALL,
-    "fsdp": {"mode": "fsdp"} | TWO | SMALL,
     "fsdp, adamw, gpt": ADAMW | GPT,
     "fsdp, adamw, kept, prefetched": ADAMW | SMALL | {"reshard": False, "prefetch": 1},
     "fsdp, adamw, gathered in bf16, reduced in fp32": ADAMW | SMALL | {"param_dtype": "bf16", "reduce_dtype": "fp32"},
