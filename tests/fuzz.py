@@ -1,7 +1,5 @@
-"""What the tests that make up hostile input share: how much is tried, and changes of any JSON.
-
-The suite tries the same examples each time; HYPOTHESIS_PROFILE=wide tries many, and others each time.
-"""
+"""What the tests that make up hostile input share: how much is tried, and changes of any JSON. The suite tries the same
+examples each time; HYPOTHESIS_PROFILE=wide tries many, and others each time."""
 
 import contextlib
 import copy

@@ -1,7 +1,5 @@
-"""Made-up records of `bench network`: times that a link of a known alpha and beta would take, with a known noise.
-
-They never stand for a measurement.
-"""
+"""Made-up records of `bench network`: times that a link of a known alpha and beta would take, with a known noise. They
+never stand for a measurement."""
 
 import math
 import random

@@ -1,7 +1,5 @@
 """Made-up records and suites for tests of the report: valid by the schema, with the throughputs that a test asks for.
-
-They never stand for a measurement. GPU records name a "Test GPU", which nobody sells.
-"""
+They never stand for a measurement. GPU records name a "Test GPU", which nobody sells."""
 
 import copy
 import dataclasses

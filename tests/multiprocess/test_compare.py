@@ -1,7 +1,5 @@
-"""`bench compare` and its sisters: real modes in real rounds, at the smallest size.
-
-Their ranks are forked (ranks.py). As a person runs it, over two machines: test_several_machines.py.
-"""
+"""`bench compare` and its sisters: real modes in real rounds, at the smallest size. Their ranks are forked (ranks.py).
+As a person runs it, over two machines: test_several_machines.py."""
 
 import importlib.util
 import re

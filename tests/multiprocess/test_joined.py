@@ -1,7 +1,5 @@
-"""`bench run` inside of somebody else's launcher: its processes become the ranks of one run, with one record.
-
-By srun, over two nodes: test_slurm.py. By mpirun: test_mpi.py.
-"""
+"""`bench run` inside of somebody else's launcher: its processes become the ranks of one run, with one record. By srun,
+over two nodes: test_slurm.py. By mpirun: test_mpi.py."""
 
 import collections
 import os

@@ -1,7 +1,5 @@
-"""Every known mistake made once in a real run, beside a right run: its primary metric moves as stated.
-
-Their ranks are forked (ranks.py): a small network, three steps an epoch. The one that ends in a hang: test_hangs.py.
-"""
+"""Every known mistake made once in a real run, beside a right run: its primary metric moves as stated. Their ranks are
+forked (ranks.py): a small network, three steps an epoch. The one that ends in a hang: test_hangs.py."""
 
 import pytest
 

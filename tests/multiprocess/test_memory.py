@@ -1,6 +1,5 @@
-"""Memory by what it is for, in real processes: what was predicted is what the CPU's allocator gives.
-
-Kernels' workspaces, which depend on the CPU, are in no prediction."""
+"""Memory by what it is for, in real processes: what was predicted is what the CPU's allocator gives. Kernels'
+workspaces, which depend on the CPU, are in no prediction."""
 
 import signal
 

@@ -1,7 +1,5 @@
-"""`bench run` on GPUs that are not there: what is said before a run, what runs beside it, and the table.
-
-The driver is the made-up one of tests/stubs. Where a run would start, it is a made-up record.
-"""
+"""`bench run` on GPUs that are not there: what is said before a run, what runs beside it, and the table. The driver is
+the made-up one of tests/stubs. Where a run would start, it is a made-up record."""
 
 import pytest
 

@@ -1,7 +1,5 @@
-"""bench/config: what a person types becomes a config, and a config a command and a record again.
-
-What is refused is in tests/unit/cli/test_refusals.py.
-"""
+"""bench/config: what a person types becomes a config, and a config a command and a record again. What is refused is in
+tests/unit/cli/test_refusals.py."""
 
 import dataclasses
 import os

@@ -1,6 +1,5 @@
-"""Horovod with NCCL, built where no GPU is, by NVIDIA's compiler from pip's wheels, and carried as a wheel.
-
-It downloads 200 MB and compiles for minutes, so it runs only with -m weekly."""
+"""Horovod with NCCL, built where no GPU is, by NVIDIA's compiler from pip's wheels, and carried as a wheel. It
+downloads 200 MB and compiles for minutes, so it runs only with -m weekly."""
 
 import os
 import shutil

@@ -1,7 +1,5 @@
-"""bench/launch/hosts.py and machine.py: what is wrong with a machine is said before a rank is started.
-
-The machines are two names of this one; REMOTE is a small script that stands where ssh would.
-"""
+"""bench/launch/hosts.py and machine.py: what is wrong with a machine is said before a rank is started. The machines are
+two names of this one; REMOTE is a small script that stands where ssh would."""
 
 import contextlib
 import json

@@ -1,7 +1,5 @@
-"""bench/report/page.py: the answer first, everything in one file, nothing bad hidden.
-
-The page is checked by its structure: sections, tables and pictures, and the numbers in them against the records.
-"""
+"""bench/report/page.py: the answer first, everything in one file, nothing bad hidden. The page is checked by its
+structure: sections, tables and pictures, and the numbers in them against the records."""
 
 import functools
 import re

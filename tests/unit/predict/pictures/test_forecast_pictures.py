@@ -1,7 +1,5 @@
-"""A forecast's pictures: which records belong to it, and that what is drawn is what was computed.
-
-How they look is proven by the goldens.
-"""
+"""A forecast's pictures: which records belong to it, and that what is drawn is what was computed. How they look is
+proven by the goldens."""
 
 import dataclasses
 import json
