@@ -28,7 +28,8 @@ class Programs:
 
     def __init__(self, *more: str, torch: bool = True, **variables: str):
         self.modules = [*more, *([FOR_RANKS] if torch else [])]
-        self.variables = {**variables, "OMP_NUM_THREADS": "1"}  # a process without threads is forked
+        # A process without threads is forked. The last is of the allocator in pyarrow, which pandas imports.
+        self.variables = {**variables, "OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
     def __enter__(self) -> "Programs":
         self.folder = Path(tempfile.mkdtemp(prefix="forked-"))  # the path of a socket must be short
