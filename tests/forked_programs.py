@@ -28,7 +28,7 @@ class Programs:
 
     def __init__(self, *more: str, torch: bool = True, **variables: str):
         self.modules = [*more, *([FOR_RANKS] if torch else [])]
-        # A process without threads is forked. The last is of the allocator in pyarrow, which pandas imports.
+        # A process without threads is forked. The last belongs to the allocator in pyarrow, which pandas imports.
         self.variables = {**variables, "OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
     def __enter__(self) -> "Programs":
