@@ -105,7 +105,7 @@ class MemorySampler:
                 self._thread.join(STOP_LIMIT_S)
             if self._thread.is_alive():
                 self._note(f"The sampling thread did not end within {STOP_LIMIT_S} s.")
-            self._sample()
+            self._sample_when_due()
             self._read_energy("(stop)")
             rate = {
                 "sample_interval_s": round(self._interval(), 4),
@@ -116,8 +116,11 @@ class MemorySampler:
 
     def _run(self) -> None:
         while not self._ended.wait(self._pause_left()):
-            if self._pause_left() == 0:  # a mark is a sample too, and restarts the pause
-                self._sample()
+            self._sample_when_due()
+
+    def _sample_when_due(self) -> None:
+        if self._pause_left() == 0:  # a mark is a sample too, and restarts the pause
+            self._sample()
 
     def _pause_left(self) -> float:
         return max(0.0, self._sampled + self._interval() - time.monotonic())
@@ -223,8 +226,6 @@ class _Trace:
 
 
 # --- probes: what reads a device. A method may raise: _Trace turns that into a note. ------------------------------
-# Each reads its device when it is opened: a first reading is slow, and its cost does not predict that of the next.
-
 
 GPU_COLUMNS = {  # column of a sample, and method of NvmlDevice: its key in NvmlDevice.reasons
     "utilization_percent": "utilization",
@@ -249,7 +250,7 @@ class CudaProbe:
         self._is_another = False  # whether NVML's process with our id is another process
         self.reset_peaks()
         with contextlib.suppress(Exception):  # the next reading says why
-            self.read()
+            self.read()  # the first one is slow, and its cost does not predict that of the next
 
     def reset_peaks(self) -> None:
         self._cuda.reset_peak_memory_stats(self._index)
@@ -356,7 +357,9 @@ class HostProbe:
 
 
 def _best_reader() -> tuple[str, Callable[[int], int]]:
-    for source, reader in (("pss", read_pss), ("uss", read_uss), ("rss", read_rss)):
+    if (PROC / "self/smaps_rollup").exists():
+        return "pss", read_pss
+    for source, reader in (("uss", read_uss), ("rss", read_rss)):
         try:
             reader(os.getpid())
         except Exception:
