@@ -112,8 +112,9 @@ class Command:
     def parse(self, words: list[str]) -> argparse.Namespace:
         """Parse the words after the command's name. If an argument is given in both ways, the flag counts."""
         end = words.index("--") if self.rest and "--" in words else len(words)
-        args = self.parser().parse_args(words[:end])
-        args.rest = words[end + 1 :]
+        parser = self.parser()
+        args = parser.parse_args(words[:end])
+        args.rest, args.known = words[end + 1 :], parser.names()
         for name in self.positional:
             if getattr(args, name) is None:
                 value = getattr(args, f"{name}_")
@@ -139,7 +140,7 @@ class Command:
     def unused_variables(self, words: list[str], args: argparse.Namespace) -> list[str]:
         """Environment variables named like an option of this command that was not given: they are ignored. Those that a
         parent `bench` has seen are left out, as when a chapter runs a command."""
-        found = {variable(name).rstrip("="): name for name in self.parser().names()}
+        found = {variable(name).rstrip("="): name for name in args.known}
         found = {name: flag for name, flag in found.items() if os.environ.get(name) and name not in ORDINARY}
         seen = os.environ.get(SEEN, "").split()
         os.environ[SEEN] = " ".join({*seen, *found})

@@ -5,6 +5,7 @@ Each line of REQUESTS is a command line and, after the bar, what its refusal mus
 """
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -28,8 +29,6 @@ from tests.runs import ROOT, TINY
 from tests.unit.config.test_options import OWN
 
 EVERY = {command.name: command for command in all_commands()}
-FLAGS = {name for command in EVERY.values() for name in command.parser().names()}
-OPTIONS = {name.replace("-", "_").upper() for name in FLAGS}
 NAMES = {*EVERY, *COMMANDS, *ALIASES, *RENAMED, *GONE, *(line.name for line in OF_MAKE)}
 WAY_ON = re.compile(
     r"\b(?:use|give|write|choose|add|name|run|see|set|leave|needs?|take|start|as in|did you mean|or less|or more|one of"
@@ -233,13 +232,19 @@ def no_variables_of_before(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
 
 
+@functools.cache
+def flags() -> set[str]:
+    return {name for command in EVERY.values() for name in command.parser().names()}
+
+
 def is_clear(line: str) -> str:
     """A refusal without its newline; it is an error where a person could do nothing with it."""
     assert line.startswith("bench: ") and line.count("\n") == 1 and line.endswith("\n"), line
     text = line.removeprefix("bench: ").removesuffix("\n")
     assert text.isprintable() and len(text) < 1000 and not [word for word in THIS_MACHINE if word in text], text
     words = {*re.findall(r"[A-Za-z][\w-]*", text)}
-    named = words & (OPTIONS | NAMES) or {flag for flag in re.findall(r"--([a-z][\w-]*)", text) if flag in FLAGS}
+    options = {name.replace("-", "_").upper() for name in flags()}
+    named = words & (options | NAMES) or flags() & {*re.findall(r"--([a-z][\w-]*)", text)}
     assert named, f"names no option and no command: {text}"
     assert WAY_ON.search(text), f"says no way on: {text}"
     return text
