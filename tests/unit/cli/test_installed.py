@@ -10,6 +10,7 @@ import pytest
 
 from bench.cli import all_commands
 from bench.course.exercises import release
+from tests import runs
 from tests.records import compare_programs, store, suite_records
 
 pytestmark = pytest.mark.slow
@@ -53,7 +54,8 @@ def test_records_are_read_and_drawn(installed, tmp_path):
 
 
 def test_a_run_is_made(installed, tmp_path):
-    options = "--mode=single --device=cpu --model=shufflenet_v2_x0_5 --image-size=8 --batch=6 --warmup=1 --steps=2"
-    result = installed("run", *options.split(), "--out", tmp_path)
+    """Its ranks are fresh ones of spawn."""
+    options = runs.flags(**runs.SMALL | {"mode": "ddp", "gpus": 2, "launcher": "spawn", "model": "shufflenet_v2_x0_5"})
+    result = installed("run", *options, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     assert Path(result.stdout.splitlines()[-1].removeprefix("record: ")).is_file()

@@ -133,11 +133,10 @@ def test_the_commands_clock_counts_until_the_machine_starts_again(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_while_the_clock_is_set_back_and_forward(tmp_path):
-    """Its ranks are fresh ones of spawn."""
+def test_a_run_while_the_clock_is_set_back_and_forward(tmp_path, forked_programs):
     (tmp_path / "sitecustomize.py").write_text(JUMPY)
     options = {"mode": "ddp", "gpus": 2, "launcher": "spawn"}
-    record = run(tmp_path / "out", {"PYTHONPATH": str(tmp_path)}, **options).ok().loaded
+    record = run(tmp_path / "out", {"PYTHONPATH": str(tmp_path)}, forked_programs, **options).ok().loaded
     assert 0 < record["summary"]["command_to_first_timed_step_s"] < 300
     for sample in record.samples:
         moments = [sample.moments[name] for name in ("worker_started", "joined", "first_timed_step", "last_timed_step")]
