@@ -28,54 +28,70 @@ def serve(modules: list[str]) -> None:
     """Answer calls at standard input, a listening socket, until the parent is gone. The first call imports these."""
     parent, door = os.getppid(), socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    imported = False
+    files, calls, imported = select.poll(), {}, False
+    files.register(door, select.POLLIN)
     while os.getppid() == parent:
-        if not select.select([door], [], [], 1.0)[0]:
-            continue
-        if not imported:
-            from bench.course.start import preload
-            from bench.predict.emulation.rank import leave_cores
+        for file, _ in files.poll(1000):
+            if file != door.fileno():
+                if file in calls:
+                    end(*calls[file], calls, files)
+                continue
+            if not imported:
+                from bench.course.start import preload
+                from bench.predict.emulation.rank import leave_cores
 
-            gc.disable()
-            preload(modules)
-            gc.freeze()  # no fork looks for garbage among what was imported, nor gets its own pages by that
-            gc.enable()
-            leave_cores()  # tests share their cores
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-            imported = True
-        caller = door.accept()[0]
-        if os.fork() == 0:
-            door.close()
-            answer(caller)
-        caller.close()
+                gc.disable()
+                preload(modules)
+                gc.freeze()  # no fork looks for garbage among what was imported, nor gets its own pages by that
+                gc.enable()
+                leave_cores()  # tests share their cores
+                imported = True
+            caller = door.accept()[0]
+            # A group whose leader has ended: a leader could not begin a session, as Horovod's launcher does.
+            group = os.posix_spawn("/bin/true", ["true"], {}, setpgroup=0)
+            if (pid := os.fork()) == 0:
+                os.setpgid(0, group)
+                for other in calls:
+                    os.close(other)
+                door.close()
+                answer(caller)
+            ended = os.pidfd_open(pid)
+            calls[ended] = calls[caller.fileno()] = caller, ended, pid, group
+            files.register(ended, select.POLLIN)
+            files.register(caller, 0)  # the end of the caller
+
+
+def end(caller: socket.socket, ended: int, pid: int, group: int, calls: dict, files: select.poll) -> None:
+    """Tell the caller how the program has ended, and end all that it leaves. If the caller is gone, end it."""
+    for file in (ended, caller.fileno()):
+        files.unregister(file)
+        del calls[file]
+    os.kill(pid, signal.SIGKILL)
+    os.killpg(group, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.waitpid(group, 0)
+    with contextlib.suppress(OSError):
+        caller.sendall(b"%d\n" % code)
+    caller.close()
+    os.close(ended)
 
 
 def answer(caller: socket.socket) -> None:
-    """One call, in its own process: start the fork, wait for it, and end all that it leaves. Never returns."""
-    code = 1
+    """Run the program that the caller sends. Never returns."""
     try:
-        os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         length, files, _, _ = socket.recv_fds(caller, 8, 250)
         call = marshal.loads(caller.makefile("rb").read(*struct.unpack("q", length)))
         enter_namespaces(struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
-        if (pid := os.fork()) == 0:
-            caller.sendall(b"%d\n" % os.getpid())  # its number in its own namespace
-            caller.close()
-            run(call, files)
-        for file in files:
-            os.close(file)
-        ended = os.pidfd_open(pid)
-        if ended in select.select([ended, caller], [], [])[0]:  # else the caller is gone
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        caller.sendall(b"%d\n" % os.getpid())  # its number in its own namespace
+        caller.close()
+        run(call, files)
     finally:
-        with contextlib.suppress(OSError):
-            caller.sendall(b"%d\n" % code)
-        os.killpg(0, signal.SIGKILL)
+        os._exit(1)
 
 
 def enter_namespaces(pid: int) -> None:
-    """Those of a process, and its cores: it may be on a node of a cluster. Raises OSError."""
+    """Those of a process, and its cores: it may be on a node of a cluster. Where its processes have other numbers, it
+    returns in a child, for which this process waits. Raises OSError."""
     os.sched_setaffinity(0, os.sched_getaffinity(pid))
     theirs = {kind: f"/proc/{pid}/ns/{kind}" for kind in NAMESPACES}
     other = [path for kind, path in theirs.items() if os.readlink(path) != os.readlink(f"/proc/self/ns/{kind}")]
@@ -83,6 +99,13 @@ def enter_namespaces(pid: int) -> None:
         if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):  # os.setns needs Python 3.12
             raise OSError(ctypes.get_errno(), "setns")
         os.close(namespace)
+    if theirs["pid"] in other and (child := os.fork()):
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code < 0:
+            with contextlib.suppress(OSError):  # SIGKILL has no other handler
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
 
 
 def run(call: dict, files: list[int]) -> None:

@@ -38,9 +38,13 @@ class Programs:
         script = f'#!/bin/sh\nexec {shlex.join([*words, forked_python.user_namespace()])} "$@"\n'
         Path(self.python).write_text(script)
         Path(self.python).chmod(0o700)
-        for beside in Path(sys.executable).parent.iterdir():  # programs that are looked for beside Python
-            if not beside.name.startswith("python"):
-                (self.folder / beside.name).symlink_to(beside)
+        for beside in Path(sys.executable).parent.iterdir():  # programs that are looked for beside Python, as torchrun
+            copy, real = self.folder / beside.name, f"#!{sys.executable}\n".encode()
+            if beside.is_file() and (script := beside.read_bytes()).startswith(real):
+                copy.write_bytes(script.replace(real, f"#!{self.python}\n".encode(), 1))
+                copy.chmod(0o700)
+            elif not beside.name.startswith("python"):
+                copy.symlink_to(beside)
         modules = ["torch.distributed"] if FOR_RANKS in self.modules and visible_gpus() else self.modules
         # Some modules read the first while they are imported; the second is left out as by bench/course/chapters.py.
         first = f"import sys; sys.executable = {self.python!r}; sys.modules['rfc3987_syntax'] = None"
