@@ -61,7 +61,8 @@ def block_problems(page: Page) -> Iterator[str]:
 
 def compare(english: str, chinese: str) -> Iterator[str]:
     for kind, pattern in (("code", CODE), ("link", TARGET), ("formula", FORMULA)):
-        here, there = (found_in(pattern, each) for each in (chinese, english))
+        here, there = ({" ".join(match[match.lastindex or 0].split()) for match in pattern.finditer(each)}
+                       for each in (chinese, english))  # fmt: skip
         if here != (there := there - CHINESE_PAGES):
             yield f"{kind}: lost {sorted(there - here)}, new {sorted(here - there)}"
     if shape(english) != shape(chinese):
@@ -71,10 +72,6 @@ def compare(english: str, chinese: str) -> Iterator[str]:
         yield f"heading: {level[0] or 'none'} in English, {level[1] or 'none'} here"
     if lost := sorted(numbers(english) - numbers(chinese)):
         yield f"numbers: lost {lost}"
-
-
-def found_in(pattern: re.Pattern, block: str) -> set[str]:
-    return {" ".join(match[match.lastindex or 0].split()) for match in pattern.finditer(block)}
 
 
 def shape(block: str) -> list[int]:

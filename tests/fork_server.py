@@ -32,9 +32,9 @@ def serve(modules: list[str]) -> None:
     files.register(door, select.POLLIN)
     while os.getppid() == parent:
         for file, _ in files.poll(1000):
-            if file != door.fileno():
-                if file in calls:
-                    end(*calls[file], calls, files)
+            if file in calls:
+                end(*calls[file], calls, files)
+            if file != door.fileno():  # also one of a call that has just been ended
                 continue
             if not imported:
                 from bench.course.start import preload
@@ -51,9 +51,8 @@ def serve(modules: list[str]) -> None:
             group = os.posix_spawn("/bin/true", ["true"], {}, setpgroup=0)
             if (pid := os.fork()) == 0:
                 os.setpgid(0, group)
-                for other in calls:
+                for other in (door.detach(), *calls):
                     os.close(other)
-                door.close()
                 answer(caller)
             ended = os.pidfd_open(pid)
             calls[ended] = calls[caller.fileno()] = caller, ended, pid, group

@@ -108,10 +108,3 @@ def copied_chapters():
         if LINUX:
             patch.setattr(sys, "executable", os.environ["TESTS_PYTHON_OF_CHAPTERS"])
         yield
-
-
-def start(module: str, argv: list[str], environment: dict, log: Path) -> subprocess.Popen:
-    """Start ``python -m module *argv`` with torch imported, and its output in a file."""
-    with log.open("ab") as file:
-        command = [os.environ["TESTS_PYTHON"], "-m", module, *argv]
-        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)

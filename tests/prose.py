@@ -84,10 +84,6 @@ def sentences(text: str) -> list[list[int]]:
     return [[len(re.findall(r"[^\s]*\w[^\s]*", part)) for part in each if re.search(r"\w", part)] for each in split]
 
 
-def is_chinese(path: Path) -> bool:
-    return path.name.endswith(".zh.md") or path.is_relative_to(PROJECT / "tutorials" / "zh")
-
-
 def tracked() -> list[Path]:
     names = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     return [PROJECT / name for name in names.splitlines()]
@@ -95,7 +91,8 @@ def tracked() -> list[Path]:
 
 def main(names: list[str]) -> int:
     paths = [Path(name).resolve() for name in names] or tracked()
-    paths = [path for path in paths if path.name not in HISTORY and path.exists() and not is_chinese(path)]
+    paths = [path for path in paths if path.name not in HISTORY and path.exists()]
+    paths = [path for path in paths if path.suffixes != [".zh", ".md"] and PROJECT / "tutorials/zh" not in path.parents]
     lines = []
     for path in paths:
         lines += [f"{os.path.relpath(path, PROJECT)}:{n}: {words} → {better}" for n, words, better in hits(path)]

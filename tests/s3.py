@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import threading
 from dataclasses import dataclass
@@ -45,18 +46,15 @@ class Server:
         import boto3
         from botocore import loaders
         from moto.server import DomainDispatcherApplication, create_backend_app
-        from werkzeug.serving import WSGIRequestHandler, make_server
+        from werkzeug.serving import make_server
 
-        class Quiet(WSGIRequestHandler):
-            def log(self, *arguments):
-                pass
-
+        logging.getLogger("werkzeug").disabled = True
         once = loaders.JSONFileLoader()
         once.load_file = functools.cache(once.load_file)  # each client would read botocore's megabytes of tables again
         loaders.Loader.FILE_LOADER_CLASS = lambda _: once
         self.app = DomainDispatcherApplication(create_backend_app)
         self.requests, self.fault = [], lambda request: None
-        self.server = make_server("127.0.0.1", 0, self.answer, threaded=True, request_handler=Quiet)
+        self.server = make_server("127.0.0.1", 0, self.answer, threaded=True)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import time
+import uuid
 from pathlib import Path
 
 from bench import files
@@ -185,6 +186,12 @@ def kernel_command() -> list[str]:
     return [*command, "--IPKernelApp.log_level=40"]
 
 
+def kernel_sockets() -> dict[str, str]:
+    """Settings of jupyter_client's KernelManager. By default it chooses free TCP ports before the kernel starts: when
+    another process takes one in between, the kernel hangs. On Linux a Unix socket without a file has its name alone."""
+    return {"transport": "ipc", "ip": f"@kernel-{uuid.uuid4()}"} if files.LINUX else {}
+
+
 def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
     """Run a chapter in a fresh kernel; returns its notebook. quick: at small sizes.
 
@@ -226,8 +233,8 @@ def execute_in_place(path: Path, folder: Path, cell_limit_s: int, start_limit_s:
 
     notebook = read_notebook(path)
     client = nbclient.NotebookClient(
-        notebook, timeout=cell_limit_s, startup_timeout=start_limit_s, km=Manager(kernel_name="python3"),
-        coalesce_streams=True, resources={"metadata": {"path": str(folder)}},
+        notebook, timeout=cell_limit_s, startup_timeout=start_limit_s, coalesce_streams=True,
+        km=Manager(kernel_name="python3", **kernel_sockets()), resources={"metadata": {"path": str(folder)}},
     )  # fmt: skip
     try:
         client.execute()

@@ -7,50 +7,34 @@ There torch is imported already, so a call takes a fraction of a second. Fresh p
 import multiprocessing
 import os
 import pickle
+import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 
 import cloudpickle
 import numpy
+from torch import distributed as dist
 
 from bench.course import start
 from bench.errors import RunFailed
-from bench.launch.ports import free_port
 from tests.meeting import Meeting
 
 FORK = multiprocessing.get_context("fork")
 
 
-def run_on_ranks(function: Callable, num_ranks: int = 2, *arguments, engine: str = "torch", **options) -> list:
-    """The results by rank. A port that was free may be somebody else's by the time it is listened at: then others."""
-    for left in (2, 1, 0):
-        try:
-            return forked(function, num_ranks, arguments, engine, options.get("timeout", 60.0))
-        except RunFailed as failure:
-            if not left or "EADDRINUSE" not in str(failure):
-                raise
-
-
-def alone(function: Callable, num_ranks: int = 2, *arguments, engine: str = "torch", **options) -> None:
-    """On one rank of one, which is enough to see that an answer is missing: the function gets as far as the answer, and
-    that raises. Raises RunFailed also when nothing is raised: there is no result."""
-    forked(function, 1, arguments, engine, options.get("timeout", 60.0))
-    raise RunFailed("nothing was raised")
-
-
-def forked(function: Callable, num_ranks: int, arguments: tuple, engine: str, timeout: float) -> list:
-    """Raises RunFailed with what a rank raises, or when one is gone, or not back within ``timeout`` seconds."""
-    deadline, results, ends, processes = time.monotonic() + timeout, {}, {}, []
-    address = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    meeting = Meeting(num_ranks) if engine == "horovod" else None
+def run_on_ranks(function: Callable, num_ranks: int = 2, *arguments, engine="torch", timeout=60.0, **options) -> list:
+    """The results by rank. Raises RunFailed with what a rank raises, or when one is gone or not back in time."""
+    folder, deadline, results, ends, processes = tempfile.TemporaryDirectory(), time.monotonic() + timeout, {}, {}, []
+    store, meeting = f"file://{folder.name}/store", Meeting(num_ranks) if engine == "horovod" else None
     try:
         for rank in range(num_ranks):
             reading, writing = FORK.Pipe(duplex=False)
             own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
             if meeting:
-                own |= {f"HOROVOD_{name}": str(rank) for name in own} | meeting.variables()
-            processes.append(FORK.Process(target=live, args=(writing, address | own, function, arguments, engine)))
+                own |= {f"HOROVOD_{name}": own[name] for name in own} | meeting.variables()
+            own["WORLD_SIZE"] = str(num_ranks)
+            processes.append(FORK.Process(target=live, args=(writing, own, function, arguments, engine, store)))
             processes[-1].start()
             writing.close()
             ends[reading] = rank
@@ -65,9 +49,17 @@ def forked(function: Callable, num_ranks: int, arguments: tuple, engine: str, ti
         for process in processes:
             process.kill()
             process.join()
+        folder.cleanup()
         if meeting:
             meeting.close()
     return [results[rank] for rank in range(num_ranks)]
+
+
+def alone(function: Callable, num_ranks: int = 2, *arguments, engine: str = "torch", **options) -> None:
+    """On one rank of one, which is enough to see that an answer is missing: the function gets as far as the answer, and
+    that raises. Raises RunFailed also when nothing is raised: there is no result."""
+    run_on_ranks(function, 1, *arguments, engine=engine, **options)
+    raise RunFailed("nothing was raised")
 
 
 def received(end: Connection, rank: int):
@@ -81,11 +73,14 @@ def received(end: Connection, rank: int):
     return result
 
 
-def live(writing: Connection, variables: dict[str, str], function: Callable, arguments: tuple, engine: str) -> None:
-    os.environ.update(variables)
+def live(writing: Connection, own: dict, function: Callable, arguments: tuple, engine: str, url: str) -> None:
+    os.environ.update(own)
     numpy.random.seed()  # Python's own random numbers differ in a copy, numpy's would not
     try:
-        start.join(engine)
+        if engine == "torch":  # by a file: a port that is free may be somebody else's by the time it is listened at
+            dist.init_process_group(init_method=url, rank=int(own["RANK"]), world_size=int(own["WORLD_SIZE"]))
+        else:
+            start.join(engine)
         said = cloudpickle.dumps((None, function(*arguments)))
         start.destroy_group(engine)
     except BaseException as error:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from bench.course import ranks, start
+from bench.course.chapters import kernel_sockets
 from bench.course.ranks import MOST_LINES, RankOutput, run_on_ranks
 from bench.course.shell import own_paths
 from bench.errors import RunFailed
@@ -138,7 +139,11 @@ class Kernel:
         variables = {"PYTHONPATH": own_paths()["PYTHONPATH"], "TMPDIR": str(self.temporary),
                      "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # fmt: skip
         environment = os.environ | PATIENT | variables | self.tree.mark
-        self.manager, self.client = client.manager.start_new_kernel(LIMIT_S, env=environment)
+        self.manager = client.KernelManager(**kernel_sockets())
+        self.manager.start_kernel(env=environment)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(LIMIT_S)
         self.pid = self.manager.provisioner.pid
         return self
 
@@ -329,6 +334,7 @@ def test_ranks_of_later_calls_are_forked_from_one_process(kernel):
 def test_nobody_outlives_the_kernel(tmp_path):
     """Neither its ranks nor a command."""
     with Kernel(tmp_path) as kernel:
+        assert not {*kernel.manager.ports} & {each.laddr.port for each in psutil.net_connections("inet") if each.laddr}
         code = "def wait():\n    import time\n    print('waiting')\n    time.sleep(600)\n"
         code += "import threading\nthreading.Thread(target=course.shell, args=('sleep 171',)).start()\n"
         kernel.client.execute(f"from bench import course\n{TORCH_ALONE}\n{code}course.run_on_ranks(wait, 2)")

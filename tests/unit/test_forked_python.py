@@ -30,6 +30,7 @@ def test_it_prints_and_ends_as_python_does(tmp_path):
         ["-c", "import atexit; atexit.register(print, 'at the end'); print('first'); 1 / 0"],
         ["-c", "import sys; sys.stderr.reconfigure(errors='replace'); raise SystemExit('a reason')"],
         ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"],
+        ["-c", "import os; os.setsid(); print(os.getsid(0) == os.getpid())"],
         ["-m", "json.tool", "--compact"],
         ["-Xfaulthandler", "-c", "import faulthandler, sys; sys.exit(3 * faulthandler.is_enabled())"],
         ["-S", "-c", "import sys; print(sys.flags.no_site)"],

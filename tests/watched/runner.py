@@ -5,7 +5,6 @@ states of random generators, files, exceptions and output must be the same.
 """
 
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -38,13 +37,8 @@ FINDING = re.compile(r"^([a-z0-9]+(?:-[a-z0-9]+)+|drift): ")
 
 def load() -> bool:
     """Import what scripts import, once. Returns whether Horovod is there."""
-    gc.disable()
-    from tests.preloaded import collapse_pages
-
-    importlib.import_module("bench.observe")
-    gc.freeze()  # no rank looks for garbage among what was imported, nor gets its own pages by that
-    collapse_pages()
-    gc.enable()
+    for name in ("tests.preloaded", "bench.observe"):
+        importlib.import_module(name)
     return "horovod.torch" in sys.modules
 
 

@@ -194,6 +194,7 @@ def autograde(folder: Path, name: str, cell_limit_s: str) -> None:
         folder,
         Autograde={"autograde_preprocessors": [Execution, *steps]},
         Execution={"timeout": int(float(cell_limit_s))},
+        KernelManager=chapters.kernel_sockets(),
     )
     check_success(nbgrader.autograde(name, STUDENT))
     if Execution.changed:
