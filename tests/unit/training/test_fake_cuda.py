@@ -30,9 +30,9 @@ WHOLE = {
     "local": {"mode": "local", "local_steps": 1} | TWO | SMALL,
     "independent": {"mode": "independent"} | TWO | SMALL,
     "fsdp, adamw, gpt": ADAMW | GPT,
-    "fsdp, adamw, kept, prefetched": ADAMW | SMALL | {"reshard": False, "prefetch": 1},
-    "fsdp, adamw, gathered in bf16, reduced in fp32": ADAMW | SMALL | {"param_dtype": "bf16", "reduce_dtype": "fp32"},
-}
+    "fsdp, adamw, kept, prefetched, gathered in bf16, reduced in fp32":
+        ADAMW | SMALL | {"reshard": False, "prefetch": 1, "param_dtype": "bf16", "reduce_dtype": "fp32"},
+}  # fmt: skip
 FORWARD = {mode: {"mode": mode} | TWO | SMALL for mode in ("ddp", "zero1")}
 
 
