@@ -63,8 +63,8 @@ def pytest_collection_modifyitems(items) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # also without pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores, for tests also wait, and more would disturb their ranks; at most four."""
-    return min(4, usable_cores() + 1)
+    """Two processes more than there are cores, for tests also wait; at most four."""
+    return min(4, usable_cores() + 2)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
