@@ -187,8 +187,9 @@ def kernel_command() -> list[str]:
 
 
 def kernel_sockets() -> dict[str, str]:
-    """Settings of jupyter_client's KernelManager. By default it chooses free TCP ports before the kernel starts: when
-    another process takes one in between, the kernel hangs. On Linux a Unix socket without a file has its name alone."""
+    """Settings of jupyter_client's KernelManager. By default it chooses free TCP ports before the kernel starts; when
+    another process takes one in between, the kernel hangs. On Linux: Unix sockets in the abstract namespace, by a
+    unique name."""
     return {"transport": "ipc", "ip": f"@kernel-{uuid.uuid4()}"} if files.LINUX else {}
 
 
