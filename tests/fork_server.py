@@ -29,7 +29,7 @@ def serve(modules: list[str]) -> None:
     parent, door = os.getppid(), socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     files, calls, imported = select.poll(), {}, False
-    files.register(door, select.POLLIN)
+    files.register(door, select.POLLIN)  # the first, so that no number that an ended call frees is taken in its round
     while os.getppid() == parent:
         for file, _ in files.poll(1000):
             if file in calls:

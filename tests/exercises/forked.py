@@ -56,8 +56,8 @@ def run_on_ranks(function: Callable, num_ranks: int = 2, *arguments, engine="tor
 
 
 def alone(function: Callable, num_ranks: int = 2, *arguments, engine: str = "torch", **options) -> None:
-    """On one rank of one, which is enough to see that an answer is missing: the function gets as far as the answer, and
-    that raises. Raises RunFailed also when nothing is raised: there is no result."""
+    """Run on one rank, which is enough to see that an answer is missing: the blank raises an error. Never returns:
+    raises RunFailed with that error, or because there was none."""
     run_on_ranks(function, 1, *arguments, engine=engine, **options)
     raise RunFailed("nothing was raised")
 
