@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -58,7 +58,7 @@ class Mode(collectives.Mode):
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         collectives.broadcast_weights(model)
-        mesh = init_device_mesh(self.topology.device.type, (self.topology.world_size,))
+        mesh = DeviceMesh.from_group(dist.group.WORLD, self.topology.device.type)  # a new one might not be over Gloo
         self.model, self.blocks, self.norms = model, dict(blocks_of(model)), {}
         keeps = {} if self.config.reshard else {"reshard_after_forward": False}
         # The root has the parameters outside of blocks; backward begins with it, so torch does not reshard it.
@@ -155,8 +155,11 @@ def prefetch(blocks: list, ahead: int) -> None:
 
 
 def gather_full(value):
-    """A sharded tensor collected from all ranks, on the CPU; anything else as it is. Every rank calls it."""
-    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+    """A sharded tensor collected from all ranks, on the CPU; anything else as it is. Every rank calls it. Over Gloo the
+    parts are collected on the CPU: on a GPU the process dies (https://github.com/pytorch/pytorch/issues/152645)."""
+    if not isinstance(value, DTensor):
+        return value
+    return (value.cpu() if dist.get_backend() == "gloo" else value).full_tensor().cpu()
 
 
 def part_of(value, parameter: torch.Tensor):
