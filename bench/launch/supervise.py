@@ -28,7 +28,7 @@ LEAST_ROOM = 2**16  # bytes of disk that a report needs
 # torch's messages: a failed allocation, and a DataLoader worker that died from it
 NO_SHARED_MEMORY = re.compile("(unable to (allocate|open)|insufficient|out of) shared memory|write to file </torch")
 JOINING = PHASES[:2]  # before a rank has joined the group
-LAST_WORDS = re.compile("CUDA error|[Ww]atchdog|terminate called|\\bXid\\b")  # of CUDA, torch and the kernel
+LAST_WORDS = re.compile("CUDA error|[Ww]atchdog|terminate called|\\bXid\\b|Fatal Python error")  # in its log
 OVER_PCIE = "between GPUs without NVLink peer to peer over PCIe may be broken (ACS, IOMMU): try NCCL_P2P_DISABLE=1"
 
 

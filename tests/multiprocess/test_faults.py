@@ -79,11 +79,12 @@ def test_a_rank_that_is_killed(name, tmp_path, no_linux, forked_programs):
     assert f"rank {rank} was killed" in result.last_error_line and "step 3 of 3" in result.last_error_line
 
 
-def test_a_rank_that_somebody_ends(tmp_path, forked_programs):
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGSEGV, "Segmentation fault")])
+def test_a_rank_that_somebody_ends_or_that_crashes(tmp_path, forked_programs, number, said):
     with going_on(tmp_path, "ddp by torchrun", copies=forked_programs) as process:
-        psutil.Process(runs.both_step(tmp_path)[1].pid).terminate()
+        psutil.Process(runs.both_step(tmp_path)[1].pid).send_signal(number)
         failure = failure_of(finish(process, tmp_path, timeout=150))
-    assert failure["rank"] == 1 and "SIGTERM" in failure["message"]
+    assert failure["rank"] == 1 and said in failure["message"]
 
 
 def test_a_launcher_that_is_killed_is_blamed_and_not_its_ranks(tmp_path, forked_programs):
