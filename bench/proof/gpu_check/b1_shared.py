@@ -37,7 +37,7 @@ def add(over: str, mode: str = "ddp", **options) -> None:
 
 @PART.check(90)
 def verify_gloo(ground):
-    """Does ddp over Gloo compute single's update, within four times what single differs from itself in two passes?"""
+    """Do ddp, zero1 and fsdp over Gloo compute single's update, within four times its own difference in two passes?"""
     return verified(ground, {SHARING: "0"})
 
 
@@ -47,7 +47,7 @@ add("Gloo", compression="powersgd")
 
 @PART.check(110, SHARED_NCCL)
 def verify_nccl(ground):
-    """Do ddp and Horovod over NCCL compute single's update, within the same bound?"""
+    """Do ddp, zero1, fsdp and Horovod over NCCL compute single's update, within the same bound?"""
     return verified(ground, {SHARING: "1"})
 
 
