@@ -26,7 +26,8 @@ from bench.process.ending import signals_as_interrupt, uninterrupted
 MARK = "BENCH_TREE"  # in the environment of every process of a tree: the tokens of this tree and of outer ones
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 ROUNDS = 10  # of termination: a process may start another one meanwhile
-TICK_S = 0.02  # between two polls of a process
+TICK_S = 0.02  # between two polls of a process, where the kernel cannot tell its end
+LONG_S = 1.0  # where it can
 WATCHER = (  # without the caller's folder, which may contain a secrets.py
     "import sys; sys.path[:] = [sys.argv[1], *filter(None, sys.path)]; "
     "from bench.process.tree import watch; watch(sys.argv[2])"
@@ -71,6 +72,7 @@ class Tree:
         self.token, self.process, self.watcher = os.urandom(8).hex(), None, None
         self.alone_s, self.grace_s = alone_s, GRACE_S if grace_s is None else grace_s
         self.leads_group, self.lock = False, threading.Lock()
+        self.pidfd = None  # readable when the command has ended: Linux 5.3 or newer
 
     @property
     def mark(self) -> dict[str, str]:
@@ -89,10 +91,12 @@ class Tree:
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
                 self.watcher = subprocess.Popen(watcher, stdin=subprocess.PIPE, start_new_session=True, **quiet)
             self.process = subprocess.Popen(argv, env=environment, **options)
+            with contextlib.suppress(AttributeError, OSError):
+                self.pidfd = os.pidfd_open(self.process.pid)
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """The exit code, or None after ``seconds``. It polls, because Ctrl-C inside ``Popen.wait`` may lose its lock,
-        and no later wait would see the end."""
+        """The exit code, or None after ``seconds``. Not by ``Popen.wait``: Ctrl-C in it may lose its lock, and then no
+        later wait would see the end."""
         until = math.inf if seconds is None else time.monotonic() + seconds
         while True:
             with uninterrupted():
@@ -100,7 +104,13 @@ class Tree:
             left = until - time.monotonic()
             if code is not None or left <= 0:
                 return code
-            time.sleep(min(left, TICK_S))
+            self.pause(left, [])
+
+    def pause(self, most_s: float, pipes: list) -> list:
+        """Wait until the command may have ended, or one of these pipes can be read: those that can."""
+        if self.pidfd is None:
+            return select.select(pipes, [], [], min(most_s, TICK_S))[0]
+        return select.select([*pipes, self.pidfd], [], [], min(most_s, LONG_S))[0]
 
     def read_lines(self, on_line: Callable[[str], object], seconds: float | None = None) -> int | None:
         """As ``wait``, while ``on_line`` gets every line of the pipe. A leftover process may hold the pipe open, so at
@@ -109,7 +119,8 @@ class Tree:
         decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         pipe, text, code, ending = self.process.stdout, "", None, None
         while True:
-            if select.select([pipe], [], [], TICK_S)[0]:
+            left = max(0.0, until - time.monotonic())
+            if pipe in (select.select([pipe], [], [], TICK_S)[0] if ending else self.pause(left, [pipe])):
                 chunk = os.read(pipe.fileno(), 2**16)
                 *lines, text = (text + decoder.decode(chunk, final=not chunk)).split("\n")
                 for line in lines:
@@ -164,6 +175,9 @@ class Tree:
                 terminate(left, self.grace_s)
             if self.process:
                 self.wait(GRACE_S)
+            if self.pidfd is not None:
+                os.close(self.pidfd)
+                self.pidfd = None
             if self.watcher:
                 self.watcher.kill()
                 self.watcher.wait()

@@ -93,7 +93,10 @@ def test_nothing_else_starts_processes():
     assert {path.relative_to(ROOT / "bench").as_posix() for path in files} == set(WITHOUT)
 
 
-def test_a_process_and_its_descendants(started):
+@pytest.mark.parametrize("name", ["pidfd_open", "that is not there"])
+def test_a_process_and_its_descendants(started, monkeypatch, name):
+    """Also where the kernel does not tell of a process's end."""
+    monkeypatch.delattr(os, name, raising=False)
     parent, child = started(FAMILY)
     assert [each.pid for each in tree.with_descendants(parent.process.pid)] == [parent.process.pid, int(child)]
     tree.terminate(tree.with_descendants(parent.process.pid))
