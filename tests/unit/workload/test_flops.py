@@ -36,6 +36,8 @@ def test_resnet50_at_224_pixels_has_the_published_flops():
     assert facts["flops_per_example"] == pytest.approx(3 * 2 * macs - 2 * first_layer, rel=2e-3) and not said
     few, _ = counted(1000, model="resnet18", data="synthetic", image_size=224, train_only="fc*")
     assert few["flops_per_example"] == pytest.approx(2 * 1.814e9, rel=2e-3)  # forward alone
+    norm, _ = counted(1000, model="resnet18", data="synthetic", image_size=224, train_only="bn1*")  # and to the first
+    assert norm["flops_per_example"] == pytest.approx(2 * 2 * 1.814e9 - 2 * first_layer, rel=2e-3)
 
 
 def test_gpt_has_six_flops_per_weight_and_token_and_those_of_attention():
