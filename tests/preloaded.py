@@ -15,6 +15,7 @@ from torch._dynamo import trace_rules, utils
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.measure import environment
 from bench.predict.emulation.rank import leave_cores
 from bench.workload.images.digits import read_digits
 from tests import small_resnets
@@ -39,13 +40,18 @@ for name in (
     "horovod.torch", "bench.worker", "bench.training.task", "bench.training.build", "bench.training.measuring",
     "bench.training.observer", "bench.modes.ddp", "bench.modes.fsdp", "bench.modes.zero1", "bench.modes.dp",
     "bench.workload.own_code", "bench.workload.images.augment", "bench.workload.models.torchvisions", "scipy.special",
-    "bench.record.definition", "msgspec.json", "numpy.ma", "torch.utils.serialization",
+    "bench.record.definition", "msgspec.json", "numpy.ma", "torch.utils.serialization", "bench.cli.actions.run",
+    "bench.cli", "rich.progress", "rich.table", "horovod.runner.gloo_run", "horovod.runner.launch",
+    "matplotlib.figure",
 ):  # fmt: skip
     with contextlib.suppress(Exception):
         importlib.import_module(name)
 
 metadata.entry_points = functools.cache(metadata.entry_points)  # torch would read every package's for each group
 metadata.entry_points(group="torch.distributed.backends")
+metadata.version = functools.cache(metadata.version)
+environment.package_versions()
+environment.source_hash()
 # torchrun would look through all modules for each frame of its stack, a second and a half in all.
 dynamic_rendezvous.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
 atexit.unregister(utils.dump_compile_times)  # nobody compiles

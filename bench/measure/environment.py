@@ -81,8 +81,9 @@ def collect_machine() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def source_hash(*more: str, text: bool = True) -> str:
-    """sha256 over the Python files that a rank or its launcher can import, by name, committed or not.
+    """sha256 over the Python files that a rank or its launcher can import, committed or not, at the first call.
 
     more: entries of NO_RANKS to include. text: whether comments and docstrings count; without them it takes one or two
     seconds the first time, and depends on the Python version.

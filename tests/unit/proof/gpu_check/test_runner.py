@@ -148,6 +148,7 @@ def test_an_answer_is_of_what_the_code_does_and_of_one_kind_of_gpus(tmp_path, mo
     other_board = Gpu(1, "GPU-2", "Test GPU", 80.0, None, "9.0")
     other_kind = Gpu(0, "GPU-1", "Other GPU", 80.0, None, "9.0")
     monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(runner, "source_hash", environment.source_hash.__wrapped__)
     code = '"""What it is."""\n\n\ndef double(x):\n    """x twice."""\n    return 2 * x  # two\n'
     for file in ("training/loop.py", "studies/verify.py", "report/page.py"):
         path = tmp_path / "bench" / file
