@@ -32,11 +32,8 @@ def cluster():
 
 
 def run(command: str, out: Path | None = None, env: dict | None = None, timeout: float = 240, **options) -> runs.Result:
-    """``bench cluster`` from start to end: ``cluster("hostname", nodes=3, link="100mbit")``.
-
-    command: for the shell, in the root of the clone; options: of `bench cluster`. Two nodes with a device each unless
-    they say otherwise.
-    """
+    """``bench cluster`` from start to end: ``cluster("hostname", nodes=3, link="100mbit")``. command: for the shell, in
+    the root of the clone; options: of `bench cluster`. Two nodes with a device each unless they say otherwise."""
     return runs.finish(start(command, env, **options), out, timeout)
 
 

@@ -36,13 +36,10 @@ def record(
     memory: dict | None = None, timeline: dict | None = None, top1: list[float] | None = None,
     replicas: dict | None = None, **options,
 ) -> Record:  # fmt: skip
-    """One record.
-
-    throughput: images per second. batch: images per device per step. seconds: after START. failed: a kind of failure.
-    facts, phases (shares of a step): laid over the usual ones. memory: source -> GiB, for every device.
-    top1: after each epoch; an epoch takes 10 s and its validation 1 s more. replicas: their entry in the record.
-    options: any other of RunConfig.
-    """
+    """throughput: images per second. batch: images per device per step. seconds: after START. failed: kind of failure.
+    facts, phases (shares of a step): laid over the usual ones. memory: source -> GiB, for every device. top1: by epoch,
+    which takes 10 s and its validation 1 s more. replicas: their entry in the record. options: other ones of
+    RunConfig."""
     cores = CORES[device]
     options |= {"replicas": True} if replicas else {}
     options = PLAIN | options if device == "cuda" else options
@@ -173,12 +170,10 @@ def environment(device: str, num_devices: int) -> dict:
 def suite_records(
     study: str, programs: dict | None = None, rounds: int = 8, name: str = "0001", **common
 ) -> list[Record]:
-    """The records of one suite, round by round.
-
-    programs: label -> the options of ``record`` for it, with ``throughput`` a number or a list, one per round; those in
-    PROGRAMS if None. A single number gets a noise of 1 % that is the same on every call. ``top1``: one list of epochs
-    per round, whose seed is its number; ``replicas``: one dict per round. common: options for every record.
-    """
+    """The records of one suite, round by round. programs: label -> the options of ``record``; None: those in PROGRAMS.
+    ``throughput``: a number or a list, one per round; a single number gets a noise of 1 % that is the same on
+    every call. ``top1``: one list of epochs per round, whose seed is its number; ``replicas``: one dict per round.
+    common: options for every record."""
     found, suite = [], f"{study}-20260102-030405-{name}"
     programs = PROGRAMS[study]() if programs is None else programs
     for n in range(rounds):

@@ -120,10 +120,8 @@ def environment(variables: dict | None = None) -> dict[str, str]:
 
 
 def start(*arguments, env: dict | None = None, module: str = "bench", copies=None) -> subprocess.Popen:
-    """Start ``python -m bench`` in the background. env: for ``environment``.
-
-    copies: the fixture ``forked_programs``: then launchers and ranks begin with torch; `bench` itself does not.
-    """
+    """Start ``python -m bench`` in the background. env: for ``environment``. copies: the fixture ``forked_programs``:
+    then launchers and ranks begin with torch; `bench` itself does not."""
     program = ["-c", WITH_PYTHON.format(copies.python)] if copies else ["-m"]
     return subprocess.Popen(
         [sys.executable, "-Xfaulthandler", *program, module, *map(str, arguments)],

@@ -124,7 +124,7 @@ class Browser:
         os.close(self._write)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # one that waits takes 2 % of a core
 def browser(tmp_path_factory):
     found = Browser(tmp_path_factory.mktemp("profile"))
     yield found

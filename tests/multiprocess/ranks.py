@@ -1,5 +1,4 @@
-"""`bench` in this process, and ranks from a fork server that has imported torch: two fresh ranks take ten seconds of a
-core to start.
+"""`bench` in this process, and ranks from a fork server that has imported torch, which takes seconds.
 
 A run goes through the launcher up to the engine's command; in its place the server forks one ``bench.worker`` per rank.
 What engines do with their ranks is tested with `tests.runs.run`, and so is a run that depends on its own launch.

@@ -34,13 +34,14 @@ SlurmdParameters=config_overrides
 NodeName=node[1-2] CPUs=4
 PartitionName=all Nodes=ALL Default=YES
 """
-# What `make bench MODE=ddp VENV=none` does, less its set-up.
+# What `make bench MODE=ddp VENV=none` does, less its set-up. Launchers and ranks begin with torch.
 MAKE = f"""#!{sys.executable}
 import os, sys
 target, *given = [word for word in sys.argv[1:] if not word.startswith("VENV=")]
 pairs = [word.partition("=") for word in given]
 flags = ["--" + name.lower().replace("_", "-") + "=" + value for name, _, value in pairs]
-os.execv(sys.executable, [sys.executable, "-m", "bench", "run" if target == "bench" else target, *flags])
+program = [sys.executable, "-c", {{!r}}, "bench"]
+os.execv(sys.executable, [*program, "run" if target == "bench" else target, *flags])
 """
 
 
@@ -77,13 +78,13 @@ def submitted(name: str, words: str, folder: Path) -> str:
     """
 
 
-def test_templates(cluster, tmp_path):
+def test_templates(cluster, tmp_path, forked_programs):
     """`HOSTS=slurm` with srun as REMOTE, and a run that srun itself has started."""
     if missing := sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None}):
         pytest.skip(f"no Slurm here: apt-get install {' '.join(missing)}")
     if os.geteuid() != 0:
         pytest.skip("slurmd takes root's rights to change groups, which nobody has in a user namespace: run as root")
-    (tmp_path / "make").write_text(MAKE)
+    (tmp_path / "make").write_text(MAKE.format(runs.WITH_PYTHON.format(forked_programs.python)))
     (tmp_path / "make").chmod(0o755)
     small = runs.SMALL | {"mode": "ddp", "out": tmp_path / "out"}
     pairs = shlex.join(f"{name.upper()}={value}" for name, value in small.items())

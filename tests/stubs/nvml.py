@@ -44,13 +44,9 @@ class NvmlStub:
     folder: Path
 
     def environ(self, driver: str = "new", visible: str | None = None, **settings: Any) -> dict[str, str]:
-        """This process's environment with the made-up driver in it.
-
-        Args:
-            driver: new, old (no memory v2, process list v3, energy), ancient (cannot be started), none.
-            visible: The value of CUDA_VISIBLE_DEVICES; None leaves it unset.
-            settings: `used_mib=[1, 2]` becomes STUB_NVML_USED_MIB=1,2, and so on.
-        """
+        """This process's environment with the made-up driver in it: new, old (no memory v2, process list v3, energy),
+        ancient (cannot be started), none. visible: the value of CUDA_VISIBLE_DEVICES; None leaves it unset. settings:
+        `used_mib=[1, 2]` becomes STUB_NVML_USED_MIB=1,2, and so on."""
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("STUB_NVML_", "CUDA_"))}
         environ["LD_LIBRARY_PATH"] = f"{self.folder / driver}:{environ.get('LD_LIBRARY_PATH', '')}"
         environ["PYTHONPATH"] = str(REPOSITORY)

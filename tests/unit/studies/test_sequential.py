@@ -33,10 +33,8 @@ def monte_carlo(rate: float) -> float:
 
 
 class Simulated:
-    """One suite whose rounds are given: throughputs [round][mode], until the rule ends it.
-
-    minutes: the limit, where a round takes a minute.
-    """
+    """One suite whose rounds are given: throughputs [round][mode], until the rule ends it, or the limit in minutes, of
+    which a round takes one."""
 
     def __init__(self, throughputs, minutes: float = 1e9):
         self.time, self.said = 0.0, []
