@@ -28,7 +28,8 @@ LEAST_ROOM = 2**16  # bytes of disk that a report needs
 # torch's messages: a failed allocation, and a DataLoader worker that died from it
 NO_SHARED_MEMORY = re.compile("(unable to (allocate|open)|insufficient|out of) shared memory|write to file </torch")
 JOINING = PHASES[:2]  # before a rank has joined the group
-LAST_WORDS = re.compile("CUDA error|[Ww]atchdog|terminate called|\\bXid\\b|Fatal Python error")  # in its log
+# Of a rank's log: of CUDA, torch and the kernel; after these Python's faulthandler, which knows only the signal.
+LAST_WORDS = re.compile("CUDA error|[Ww]atchdog|terminate called|\\bXid\\b"), re.compile("Fatal Python error")
 OVER_PCIE = "between GPUs without NVLink peer to peer over PCIe may be broken (ACS, IOMMU): try NCCL_P2P_DISABLE=1"
 
 
@@ -260,9 +261,9 @@ def find_killed_rank(nodes: list[Node], run_dir: Path) -> RunFailed | None:
             elif full := without_room(run_dir):
                 how = f"ended ({full})"
             else:
-                lines = reversed(tail(run_dir / f"rank{rank}.log", 200).splitlines())
-                if words := next((line.strip()[:300] for line in lines if LAST_WORDS.search(line)), ""):
-                    how = f"died ({words})"
+                lines = tail(run_dir / f"rank{rank}.log", 200).splitlines()[::-1]
+                if words := next((line for kind in LAST_WORDS for line in lines if kind.search(line)), ""):
+                    how = f"died ({words.strip()[:300]})"
             error = failed("killed", rank, f"rank {rank}{place_of(nodes, rank)} {how} {step}{beat.phase}", run_dir)
             error.failure |= {"out_of_memory": True} if why else {}
             return error

@@ -68,7 +68,7 @@ class Guard:
         sys.stdout.reconfigure(line_buffering=True)
         with contextlib.suppress(OSError):  # out of memory, the kernel kills a rank and not the command that reports it
             (PROC / "self/oom_score_adj").write_text("500")
-        faulthandler.enable()  # a crash in C code leaves its stack in the log
+        faulthandler.enable(all_threads=False)  # a crash in C code leaves its stack in the log
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         signals_in, self.signals_out = os.pipe()
         os.set_blocking(self.signals_out, False)

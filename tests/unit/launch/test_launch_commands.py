@@ -354,7 +354,7 @@ def test_the_killed_rank_is_named_before_those_that_complain_about_it(tmp_path):
         assert (error.failure["rank"], error.failure["kind"]) == (1, "killed")
         assert "SIGKILL" in str(error) and "step 4 of 10, forward" in str(error)
     for words in ("  what():  CUDA error: an illegal memory access", "ProcessGroupNCCL's watchdog got stuck"):
-        (tmp_path / "rank1.log").write_text(f"step 3\n{words}\nAborted\n")
+        (tmp_path / "rank1.log").write_text(f"step 3\n{words}\nFatal Python error: Aborted\n")
         assert words.strip() in str(supervise.diagnose(1, nodes, tmp_path))
 
 
