@@ -38,8 +38,7 @@ def record(
 ) -> Record:  # fmt: skip
     """throughput: images per second. batch: images per device per step. seconds: after START. failed: kind of failure.
     facts, phases (shares of a step): laid over the usual ones. memory: source -> GiB, for every device. top1: by epoch,
-    which takes 10 s and its validation 1 s more. replicas: their entry in the record. options: other ones of
-    RunConfig."""
+    which takes 10 s and its validation 1 s more. replicas: their entry in the record. options: RunConfig's."""
     cores = CORES[device]
     options |= {"replicas": True} if replicas else {}
     options = PLAIN | options if device == "cuda" else options

@@ -250,7 +250,8 @@ def notes(suite: Suite) -> list[str]:
 
 
 def picture(owner: str, label: str, figure) -> dict:
-    """A picture as inline SVG. Its ids get a prefix, because ids of two figures could collide in one page."""
+    """A picture as inline SVG. owner, label: together only of this one in the page. They are a prefix of its ids: its
+    lines would be clipped by another figure's frame with the same id."""
     text = drawing.svg_of(figure)
     text = text[text.index("<svg") :]
     own = re.sub(r"[^a-z0-9]+", "-", f"{owner}-{label}-".lower())
@@ -262,9 +263,9 @@ def picture(owner: str, label: str, figure) -> dict:
 def runs_section(records: list[Record]) -> dict | None:
     if not records:
         return None
-    newest, drawn = newest_first(records), pool_figure.single_runs_figures(records).values()
+    newest, drawn = newest_first(records), pool_figure.single_runs_figures(records)
     return {
-        "pictures": [picture("single-runs", "Single runs", figure) for figure in drawn],
+        "pictures": [picture("single-runs", f"Single runs: {name}", figure) for name, figure in drawn.items()],
         "table": runs_grid(newest),
         "memory": memory_grids(records),
         "commands": commands_of(newest),

@@ -8,7 +8,7 @@ from bench.record import describe
 from bench.record.view import Record
 from bench.report.pooling import Group, Panel, machines_of, panels_of, usable
 
-NAME = 33  # characters in a line of a row's name
+NAME, BAR_NAME = 33, 46  # characters in a line of a row's name
 MOST_PANELS, MOST_ROWS = 6, 60  # the table has the rest
 MOST_RUN_PANELS, MOST_BARS = 12, 24
 
@@ -95,12 +95,15 @@ def draw_bars(panels: list[Panel]):
     for panel, _ in shown:
         kind = "CPU processes, no GPU used" if panel.device == "cpu" else "GPU"
         titles.append(style.wrapped(f"{kind}: {panel.workload}", style.SMALL))
-    heights = [0.95 + 0.16 * len(title) + 0.36 * len(groups) for title, (_, groups) in zip(titles, shown, strict=True)]
+    names = names if len(names) > 1 else {}
+    lines = [max(1, *(bar_name(group, names).count("\n") for group in groups)) for _, groups in shown]
+    rows = [len(groups) * (0.22 + 0.14 * more) for more, (_, groups) in zip(lines, shown, strict=True)]
+    heights = [0.95 + 0.16 * len(title) + height for title, height in zip(titles, rows, strict=True)]
     title = "Single runs: no confidence interval, no verdict"
     paper = style.canvas(None, title, sum(heights), None, tuple(foot))
-    all_axes = style.axes_on(paper, len(shown), height_ratios=[len(groups) for _, groups in shown])
+    all_axes = style.axes_on(paper, len(shown), height_ratios=rows)
     for axes, title, (panel, groups) in zip(all_axes, titles, shown, strict=True):
-        draw_bars_panel(axes, groups, names if len(names) > 1 else {})
+        draw_bars_panel(axes, groups, names)
         finish_axes(axes, panel, title, 1.15 * max(max(group.throughputs) for group in groups))
     return paper.figure
 
@@ -124,4 +127,5 @@ def bar_name(group: Group, names: dict) -> str:
     options = group.title.removeprefix(f"{config.mode} {devices}").replace(" share_gpu=1", "").lstrip(", ")
     more = [names.get(group.machine, ""), options, f"{group.n} runs" if group.n > 1 else ""]
     more += ["disturbed"] if group.disturbed else []
-    return "\n".join(filter(None, [f"{config.mode}, {where}", ", ".join(filter(None, more))]))
+    lines = textwrap.wrap(", ".join(filter(None, more)), BAR_NAME, break_on_hyphens=False)
+    return "\n".join([f"{config.mode}, {where}", *lines])

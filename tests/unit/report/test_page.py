@@ -215,11 +215,13 @@ def test_single_runs_are_side_by_side_and_have_no_verdict():
 
 def test_a_run_on_gpus_shows_their_energy_and_their_power_over_time():
     run = records.record("ddp", 100.0, device="cuda", batch=32)  # 2 GPUs × 400 W × 5.84 s between the marks, 384 images
-    text = of_suites(others=[records.record("single", num_devices=1, seconds=9), run])
+    wide = {"gradient_as_bucket_view": True, "static_graph": True, "compile": True, "compile_mode": "reduce-overhead"}
+    text = of_suites(others=[records.record("ddp", seconds=9, bucket_cap_mb=1.5, broadcast_buffers=False, **wide), run])
     grid = next(parsed(text).iter("table"))
     assert "J per example" in words(grid) and [words(row[-2]) for row in grid.iter("tr")][1:] == ["", "12.2"]
     (figure,) = [each for each in parsed(text).iter("figure") if "SM clock" in words(each)]
     assert "Test GPU 80GB, 12.2 J per example" in words(figure) and "power" in words(figure)
+    assert len(ids := re.findall(r'\bid="([^"]+)"', text)) == len({*ids})  # the ids of a picture's clips too
 
 
 def test_an_unfair_comparison_is_flagged_before_the_answer(without_pictures):
