@@ -24,9 +24,7 @@ class DataSetInfo:
 DATA_SETS = {
     # 1797 minus 360 held out
     "digits": DataSetInfo("digits", image_size=16, augment=False, train_examples=1437, classes=10, numbers=True),
-    "synthetic": DataSetInfo(
-        "synthetic", augment=False, train_examples=65_536, validation=False, loader=False, classes=1000, numbers=True
-    ),
+    "synthetic": DataSetInfo("synthetic", augment=False, validation=False, loader=False, classes=1000, numbers=True),
     "fashionmnist": DataSetInfo("small_sets", image_size=28, classes=10),
     "cifar10": DataSetInfo("small_sets", image_size=32, classes=10),
     "imagefolder": DataSetInfo("photographs", path=True),

@@ -173,9 +173,8 @@ def data(c) -> Iterator[str]:
     if info.train_examples and c.per_device_batch and c.global_batch > info.train_examples:
         most = info.train_examples // c.num_devices // c.accumulate
         fewer = f"BATCH={most}" if most else f"GPUS={max(1, info.train_examples // c.accumulate)}"
-        other = ", or DATA=synthetic" if info.loader else ""
         yield (f"BATCH={c.per_device_batch} on {c.num_devices} devices needs {c.global_batch} images per step, but "
-               f"DATA={kind} has {info.train_examples}: use {fewer} or less{other}")  # fmt: skip
+               f"DATA={kind} has {info.train_examples}: use {fewer} or less, or DATA=synthetic")  # fmt: skip
 
 
 def model(c) -> Iterator[str]:

@@ -52,12 +52,10 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
     near = [each for each in networks if same_machine(each, first) and not disturbances_of(each)]
     link = links.of_records(near, "nccl" if first.on_gpu else "gloo")
     fits = fits_of(profiled, profile, link, suites) if profile and link else {}
-    data = info_of(first.config.data)
     return Facts(
         **found, fits=fits, what=f"{describe.workload(first)}, {first.config.optimizer}", units=first.workload.units,
         batched=first.workload.batched, profile=profile, link=link, own_link=link, unknown=tuple(unknown),
-        examples=data.train_examples if data.loader else None,  # random images have no epochs
-        per_example=first.workload.per_example,
+        examples=info_of(first.config.data).train_examples, per_example=first.workload.per_example,
     )  # fmt: skip
 
 

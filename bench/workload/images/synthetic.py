@@ -8,7 +8,7 @@ import torch
 from bench.config.data_sets import DATA_SETS
 from bench.config.sections import Data
 
-INFO = DATA_SETS["synthetic"]
+LENGTH = 65_536
 POOL = 512  # random images; index i is pool image i % 512
 
 
@@ -19,7 +19,7 @@ def load(config: Data, device: torch.device, kind: str, folder: Path | None) -> 
 class Synthetic:
     """Random images and labels on the device; a batch is an index operation."""
 
-    num_classes = INFO.classes
+    num_classes = DATA_SETS["synthetic"].classes
     mean = std = None  # already float
 
     def __init__(self, image_size: int, device: torch.device):
@@ -30,7 +30,7 @@ class Synthetic:
         self.bytes_on_device = self.images.nbytes + self.labels.nbytes
 
     def __len__(self) -> int:
-        return INFO.train_examples
+        return LENGTH
 
     def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
         index = torch.from_numpy(draws % POOL).to(self.labels.device, non_blocking=True)

@@ -1,4 +1,5 @@
-"""What cannot be done is refused in one line: exit code 2, the option or value named, a way on, no path of the machine.
+"""What cannot be done is refused in one line: with exit code 2, the option or value named, a way on, and
+nothing of this machine in it.
 
 Each line of REQUESTS is a command line and, after the bar, what its refusal must name. PROFILED: a run with a profile.
 """
@@ -148,7 +149,6 @@ run --hosts=node1:2,node2:2 --dist-url=tcp://node2:29500 | DIST_URL=tcp://node2:
 run --hosts=node1:2,node2:2 --remote=ssh_node1 | REMOTE=ssh_node1 {host}
 run --iface=eth0 | IFACE HOSTS
 run --batch=maximum | BATCH=maximum
-run --batch=40000 --gpus=2 --data=synthetic | BATCH=40000 BATCH=32768 65536
 run --batch=max --steps=0 --memory-gib=1 | STEPS=0
 run --batch=max --device=cpu | MEMORY_GIB=1
 run --batch=max --device=cpu --memory-gib=900000 | MEMORY_GIB=900000

@@ -167,7 +167,7 @@ def test_a_meeting_place_that_cannot_be(url, tmp_path):
 
 
 def test_more_processes_than_memory_are_refused_before_the_first(tmp_path):
-    config = config_of(num_devices=10**6, data="cifar10", out=str(tmp_path))
+    config = config_of(num_devices=10**6, data="synthetic", out=str(tmp_path))
     with refuses("GPUS=1000000"):
         launch_run.launch(config)
     assert list(tmp_path.iterdir()) == []

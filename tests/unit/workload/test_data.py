@@ -14,7 +14,7 @@ from bench.modes.base import Topology
 from bench.workload import loader, sharding
 from bench.workload.images import ToFloat, digits, load_data
 from bench.workload.images.digits import Digits
-from bench.workload.images.synthetic import Synthetic
+from bench.workload.images.synthetic import LENGTH, Synthetic
 
 CPU = torch.device("cpu")
 
@@ -66,7 +66,7 @@ def test_synthetic_data_are_the_same_in_every_process():
     assert torch.equal(images, again) and torch.equal(labels, labels_again)
     assert images.shape == (5, 3, 16, 16) and torch.equal(images[0], images[3])  # 512 comes round to 0
     train, held_out = load_data(config_of(data="synthetic"), CPU)
-    assert len(train) == 65_536 and held_out is None
+    assert len(train) == LENGTH and held_out is None
 
 
 @pytest.mark.parametrize(("workers", "shares"), [(0, [0, 0, 0]), (3, [1, 1, 1]), (4, [2, 1, 1]), (2, [1, 1, 0])])
