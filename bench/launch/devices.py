@@ -152,10 +152,8 @@ def named_gpus(config: Resources) -> list[Gpu]:
 
 def device_variables(config: RunConfig) -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES by UUID, because CUDA and nvidia-smi may number GPUs differently; with SHARE_GPU=1 also
-    NCCL's variables for two ranks on one GPU, or that they use Gloo, whatever the user's environment says."""
-    shared = {}
-    if config.share_gpu and config.device == "cuda":
-        shared = nccl.shared_variables() or {nccl.SHARING: "0"}
+    NCCL's variables for two ranks on one GPU."""
+    shared = nccl.shared_variables() if config.share_gpu and config.device == "cuda" else {}
     gpus = usable_gpus(config) if config.gpu_ids or config.device == "cuda" else []
     if not (config.gpu_ids or (gpus and (gpus[0].is_slice or has_mixed_gpus()))):
         return shared

@@ -1,6 +1,7 @@
 """Watch the nodes of a run within its time limit, end all their processes, and report which rank failed and why."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -30,6 +31,7 @@ NO_SHARED_MEMORY = re.compile("(unable to (allocate|open)|insufficient|out of) s
 JOINING = PHASES[:2]  # before a rank has joined the group
 # Of a rank's log: of CUDA, torch and the kernel; after these Python's faulthandler, which knows only the signal.
 LAST_WORDS = re.compile("CUDA error|[Ww]atchdog|terminate called|\\bXid\\b"), re.compile("Fatal Python error")
+PROGRESS = re.compile("(step|epoch) [0-9]")  # a line of a log
 OVER_PCIE = "between GPUs without NVLink peer to peer over PCIe may be broken (ACS, IOMMU): try NCCL_P2P_DISABLE=1"
 
 
@@ -262,6 +264,7 @@ def find_killed_rank(nodes: list[Node], run_dir: Path) -> RunFailed | None:
                 how = f"ended ({full})"
             else:
                 lines = tail(run_dir / f"rank{rank}.log", 200).splitlines()[::-1]
+                lines = list(itertools.takewhile(lambda line: not PROGRESS.match(line), lines))  # newest first
                 if words := next((line for kind in LAST_WORDS for line in lines if kind.search(line)), ""):
                     how = f"died ({words.strip()[:300]})"
             error = failed("killed", rank, f"rank {rank}{place_of(nodes, rank)} {how} {step}{beat.phase}", run_dir)

@@ -62,6 +62,11 @@ def parts_of(number: int) -> tuple[int, int, int]:
     return number // major, number % major // 100, number % 100
 
 
+def ranks_share() -> bool:
+    """Whether this rank shares its GPU over NCCL: its environment asks for it, and the NCCL that it has loaded can."""
+    return os.environ.get(SHARING) == "1" and (loaded_version() or (0,)) >= SHARED_FROM
+
+
 def shared_variables() -> dict[str, str]:
     """The variables with which ranks share a GPU under NCCL; empty if they cannot: NCCL is too old, or the user set
     NCCL_MULTI_RANK_GPU_ENABLE=0. Other settings of the user are kept."""

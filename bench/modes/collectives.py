@@ -58,7 +58,7 @@ def join(config: RunConfig) -> Topology:
         meeting = {"store": dist.FileStore(url.removeprefix("file://"), world_size)}
     else:
         meeting = {"init_method": url}
-    over_nccl = device.type == "cuda" and (not config.share_gpu or os.environ.get(nccl.SHARING) == "1")
+    over_nccl = device.type == "cuda" and (not config.share_gpu or nccl.ranks_share())
     dist.init_process_group(
         "nccl" if over_nccl else "gloo",
         **meeting,

@@ -26,8 +26,8 @@ from bench.process.ending import signals_as_interrupt, uninterrupted
 MARK = "BENCH_TREE"  # in the environment of every process of a tree: the tokens of this tree and of outer ones
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 ROUNDS = 10  # of termination: a process may start another one meanwhile
-TICK_S = 0.02  # between two polls of a process, where the kernel cannot tell its end
-LONG_S = 1.0  # where it can
+TICK_S = 0.02  # between two polls of a process
+LONG_S = 1.0  # the same where the kernel tells its end
 WATCHER = (  # without the caller's folder, which may contain a secrets.py
     "import sys; sys.path[:] = [sys.argv[1], *filter(None, sys.path)]; "
     "from bench.process.tree import watch; watch(sys.argv[2])"
@@ -108,9 +108,13 @@ class Tree:
 
     def pause(self, most_s: float, pipes: list) -> list:
         """Wait until the command may have ended, or one of these pipes can be read: those that can."""
-        if self.pidfd is None:
+        if (pidfd := self.pidfd) is None:
             return select.select(pipes, [], [], min(most_s, TICK_S))[0]
-        return select.select([*pipes, self.pidfd], [], [], min(most_s, LONG_S))[0]
+        poll = select.poll()  # select takes no file above number 1023
+        for file in (*pipes, pidfd):
+            poll.register(file, select.POLLIN)
+        ready = {number for number, _ in poll.poll(1000 * min(most_s, LONG_S))}
+        return [pipe for pipe in pipes if pipe.fileno() in ready]
 
     def read_lines(self, on_line: Callable[[str], object], seconds: float | None = None) -> int | None:
         """As ``wait``, while ``on_line`` gets every line of the pipe. A leftover process may hold the pipe open, so at

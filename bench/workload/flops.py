@@ -57,13 +57,14 @@ def flops_of_step(workload: Workload, model: nn.Module, inputs, targets, recompu
             return flops_on("cpu", workload, model, inputs, targets, recompute)
 
 
-def scaled(norm: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+def scaled(norm: nn.Module, input: torch.Tensor) -> torch.Tensor:
     """In place of a batch norm, of which no FLOPs are counted and whose simulation takes most of the time: an output of
-    the same shape that needs the same gradients."""
-    if norm.weight is None:
-        return inputs.clone()
-    weight, bias = (tensor.view(-1, *[1] * (inputs.dim() - 2)) for tensor in (norm.weight, norm.bias))
-    return torch.addcmul(bias, inputs, weight)
+    the same shape and type that needs the same gradients."""
+    output = input.clone()
+    for tensor in (norm.weight, norm.bias):
+        if tensor is not None:
+            output = output * tensor.view(-1, *[1] * (input.dim() - 2))
+    return output.to(input.dtype)
 
 
 def flops_on(device: str, workload: Workload, model: nn.Module, inputs, targets, recompute: bool) -> int:

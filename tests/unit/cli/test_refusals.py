@@ -1,5 +1,4 @@
-"""What cannot be done is refused in one line: with exit code 2, the option or value named, a way on, and
-nothing of this machine in it.
+"""What cannot be done is refused in one line: exit code 2, the option or value named, a way on, no path of the machine.
 
 Each line of REQUESTS is a command line and, after the bar, what its refusal must name. PROFILED: a run with a profile.
 """

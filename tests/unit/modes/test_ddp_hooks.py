@@ -26,20 +26,22 @@ def test_powersgd_ends_a_bucket_before_the_next_over_gloo(monkeypatch, backend, 
 
 
 @pytest.mark.parametrize(
-    ("device", "shared", "told", "backend", "label"),
+    ("device", "shared", "told", "minor", "backend", "label"),
     [
-        ("cpu", False, "", "gloo", ""),
-        ("cuda", False, "", "nccl", ""),
-        ("cuda", True, "1", "nccl", "all ranks share one GPU, over NCCL"),
-        ("cuda", True, "0", "gloo", "all ranks share one GPU, over Gloo"),
-        ("cuda", True, "", "gloo", "all ranks share one GPU, over Gloo"),
+        ("cpu", False, "", 30, "gloo", ""),
+        ("cuda", False, "", 30, "nccl", ""),
+        ("cuda", True, "1", 30, "nccl", "all ranks share one GPU, over NCCL"),
+        ("cuda", True, "1", 28, "gloo", "all ranks share one GPU, over Gloo"),  # by the user, of an NCCL that cannot
+        ("cuda", True, "0", 30, "gloo", "all ranks share one GPU, over Gloo"),
+        ("cuda", True, "", 30, "gloo", "all ranks share one GPU, over Gloo"),
     ],
 )
-def test_ranks_on_one_gpu_talk_nccl_where_the_launcher_says_so(monkeypatch, device, shared, told, backend, label):
+def test_ranks_on_one_gpu_talk_nccl_where_they_are_told_so(monkeypatch, device, shared, told, minor, backend, label):
     """And the record's label says which it was. A GPU is made up: nothing is joined."""
     joined = {}
     monkeypatch.setattr(dist, "init_process_group", lambda name, **options: joined.update(options, backend=name))
     monkeypatch.setattr(collectives, "device_of", lambda config, local_rank: torch.device(device, 0))
+    monkeypatch.setattr(nccl, "loaded_version", lambda: (2, minor, 7))
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", nccl.SHARING: told}.items():
         monkeypatch.setenv(name, value)
     config = resolve(RunConfig(mode="ddp", num_devices=2, share_gpu=shared), device, 4)

@@ -67,6 +67,7 @@ def test_synthetic_data_are_the_same_in_every_process():
     assert images.shape == (5, 3, 16, 16) and torch.equal(images[0], images[3])  # 512 comes round to 0
     train, held_out = load_data(config_of(data="synthetic"), CPU)
     assert len(train) == LENGTH and held_out is None
+    assert len(load_data(config_of(data="synthetic", per_device_batch=77_473), CPU)[0]) == 77_473  # enough for a step
 
 
 @pytest.mark.parametrize(("workers", "shares"), [(0, [0, 0, 0]), (3, [1, 1, 1]), (4, [2, 1, 1]), (2, [1, 1, 0])])
