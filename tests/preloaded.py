@@ -49,7 +49,7 @@ for name in (
 
 metadata.entry_points = functools.cache(metadata.entry_points)  # torch would read every package's for each group
 metadata.entry_points(group="torch.distributed.backends")
-metadata.version = functools.cache(metadata.version)
+metadata.version = functools.cache(metadata.version)  # each record has versions and the hash of the code
 environment.package_versions()
 environment.source_hash()
 # torchrun would look through all modules for each frame of its stack, a second and a half in all.

@@ -95,9 +95,9 @@ def test_nothing_else_starts_processes():
 
 @pytest.mark.parametrize("name", ["pidfd_open", "that is not there"])
 def test_a_process_and_its_descendants(started, monkeypatch, name):
-    """Also where the kernel does not tell of a process's end."""
     monkeypatch.delattr(os, name, raising=False)
     parent, child = started(FAMILY)
+    assert (parent.pidfd is None) == (not hasattr(os, "pidfd_open"))  # then it is polled
     assert [each.pid for each in tree.with_descendants(parent.process.pid)] == [parent.process.pid, int(child)]
     tree.terminate(tree.with_descendants(parent.process.pid))
     assert parent.wait(10) == -signal.SIGTERM and tree.with_descendants(parent.process.pid) == []
